@@ -1,0 +1,1 @@
+"""What is measured, saved, shown and told while a model trains; each module owns one Keras callback."""

@@ -1,0 +1,143 @@
+"""The row of each epoch: its metrics, learning rate, seconds and images a second, for the record and the tracker."""
+
+import math
+import time
+from collections.abc import Callable
+from typing import Any, Protocol
+
+import keras
+
+ROW_METRICS = ("loss", "accuracy", "val_loss", "val_accuracy")
+MEASURED = ("train_seconds", "validation_seconds", "images_per_second")
+
+
+class Record(Protocol):
+    """The part of the run's record that the callbacks write."""
+
+    def update(self, section: str, **values: Any) -> Any:
+        """Merge values into a section."""
+        ...
+
+    def add_epoch(self, row: dict[str, Any]) -> Any:
+        """Append the row of an epoch."""
+        ...
+
+
+class EpochRows(keras.callbacks.Callback):
+    """Makes the row of each epoch, and adds what it measured to the `logs` that later callbacks get.
+
+    It must stand before the tracker's callback, so that the record and the tracker get the same row. The speed
+    counts real examples, not padding, over the seconds of training alone: validation and the first call of the run,
+    which traces and compiles, are left out. An epoch that consists of that one call has no speed (None).
+
+    Args:
+        record: Gets each row, and `timing.first_step_seconds`: from the start of `fit` to the end of its first call.
+        num_train: Real examples an epoch.
+        steps_per_epoch: Steps an epoch; the last one may hold fewer real examples.
+        global_batch_size: Examples a step, over all replicas and micro-batches.
+        clock: Seconds from any fixed moment.
+    """
+
+    def __init__(
+        self,
+        record: Record,
+        *,
+        num_train: int,
+        steps_per_epoch: int,
+        global_batch_size: int,
+        clock: Callable[[], float] = time.perf_counter,
+    ):
+        super().__init__()
+        self.record = record
+        self.num_train = num_train
+        self.steps_per_epoch = steps_per_epoch
+        self.global_batch_size = global_batch_size
+        self.rows: list[dict[str, Any]] = []
+        self._clock = clock
+        self._warm = False
+        self._started = clock()
+        self._begin_epoch()
+
+    def _begin_epoch(self) -> None:
+        self._epoch_started = self._speed_from = self._trained_until = self._clock()
+        self._first_step: int | None = None
+        self._timed_step = 0
+        self._next_step = 0
+        self._validation_started: float | None = None
+        self._validation_seconds: float | None = None
+
+    def on_train_begin(self, logs: dict | None = None) -> None:
+        """Start the clock of the first call."""
+        self._started = self._clock()
+
+    def on_epoch_begin(self, epoch: int, logs: dict | None = None) -> None:
+        """Start the clocks of an epoch."""
+        self._begin_epoch()
+
+    def on_train_batch_begin(self, batch: int, logs: dict | None = None) -> None:
+        """Note the step at which the epoch begins: not 0 in a run that goes on in the middle of one."""
+        if self._first_step is None:
+            self._first_step = self._timed_step = batch
+
+    def on_train_batch_end(self, batch: int, logs: dict | None = None) -> None:
+        """Count the steps of a call, and leave the first call of the run out of the speed."""
+        self._trained_until = self._clock()
+        self._next_step = batch + 1
+        if not self._warm:
+            self._warm = True
+            self._speed_from, self._timed_step = self._trained_until, self._next_step
+            self.record.update("timing", first_step_seconds=self._trained_until - self._started)
+
+    def on_test_begin(self, logs: dict | None = None) -> None:
+        """Start the clock of a validation."""
+        self._validation_started = self._clock()
+
+    def on_test_end(self, logs: dict | None = None) -> None:
+        """Stop the clock of a validation."""
+        if self._validation_started is not None:
+            elapsed = self._clock() - self._validation_started
+            self._validation_seconds = (self._validation_seconds or 0.0) + elapsed
+            self._validation_started = None
+
+    def examples_between(self, first_step: int, next_step: int) -> int:
+        """Real examples in the steps from `first_step` up to, not with, `next_step` of an epoch."""
+
+        def before(step: int) -> int:
+            if step >= self.steps_per_epoch:
+                return self.num_train
+            return min(self.num_train, step * self.global_batch_size)
+
+        return max(0, before(next_step) - before(first_step))
+
+    def images_per_second(self) -> float | None:
+        """Speed of the epoch so far; None before anything but the warm-up has run."""
+        examples = self.examples_between(self._timed_step, self._next_step)
+        elapsed = self._trained_until - self._speed_from
+        return examples / elapsed if examples and elapsed > 0 else None
+
+    def on_epoch_end(self, epoch: int, logs: dict | None = None) -> None:
+        """Make the row, give it to the record, and add the measured values to `logs`."""
+        logs = {} if logs is None else logs
+        row = {
+            "epoch": epoch + 1,
+            **{name: finite(logs.get(name)) for name in ROW_METRICS},
+            "learning_rate": finite(logs.get("learning_rate", self._learning_rate())),
+            "train_seconds": self._trained_until - self._epoch_started,
+            "validation_seconds": self._validation_seconds,
+            "images_per_second": self.images_per_second(),
+        }
+        self.rows.append(row)
+        self.record.add_epoch(row)
+        logs.update({name: row[name] for name in MEASURED if row[name] is not None})
+
+    def _learning_rate(self) -> float | None:
+        optimizer = getattr(self.model, "optimizer", None)
+        return None if optimizer is None else float(keras.ops.convert_to_numpy(optimizer.learning_rate))
+
+
+def finite(value: Any) -> float | None:
+    """The value as a float; None where it is missing, infinite or not a number."""
+    if value is None:
+        return None
+    number = float(value)
+    return number if math.isfinite(number) else None

@@ -1,0 +1,118 @@
+"""From a split to what the replicas eat: the order of an epoch, padding, decoding, and rows for each replica.
+
+The order is a function of seed and epoch alone. Indices are shuffled, never pictures; a last batch that is short is
+filled up with copies of real rows whose mask is 0, so that every replica always holds the same number of rows.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import tensorflow as tf
+
+from manyfit.data.decode import decode_image
+from manyfit.data.examples import Split
+
+
+@dataclass(frozen=True)
+class Feed:
+    """A split as steps of equal size.
+
+    Args:
+        split: The examples.
+        rows_per_step: Rows of one step over all replicas, padding included.
+        steps: Steps of one pass.
+        image_shape: Height, width, channels of the pictures that come out.
+        micro_batches: Parts that a step is split into; each part has the same rows for every replica count.
+        shuffle_seed: Seed of the order; None for the order of the split.
+        start_epoch: The epoch that comes first.
+        start_step: The step of that epoch that comes first.
+    """
+
+    split: Split
+    rows_per_step: int
+    steps: int
+    image_shape: tuple[int, int, int]
+    micro_batches: int = 1
+    shuffle_seed: int | None = None
+    start_epoch: int = 0
+    start_step: int = 0
+
+    def distribute(self, strategy: tf.distribute.Strategy):
+        """The data set without end that `ReplicatedModel` trains on: `(x, y, mask)` a replica and step.
+
+        x is uint8 [rows, height, width, channels], y int32 [rows], mask float32 [rows].
+        """
+        if strategy.num_replicas_in_sync == 1:
+            return self.rows_of(slice(None), 1)
+
+        def worker_rows(context: tf.distribute.InputContext) -> tf.data.Dataset:
+            replicas = context.num_replicas_in_sync
+            local = replicas // context.num_input_pipelines
+            first = context.input_pipeline_id * local
+            return self.rows_of(slice(first, first + local), replicas)
+
+        return strategy.distribute_datasets_from_function(worker_rows)
+
+    def rows_of(self, replicas: slice, num_replicas: int) -> tf.data.Dataset:
+        """The rows of some of the replicas: an element a replica and step."""
+        order = tf.data.Dataset.counter(self.start_epoch).flat_map(self._epoch(replicas, num_replicas))
+        if self.start_step:
+            order = order.skip(self.start_step * len(range(*replicas.indices(num_replicas))))
+        load = self._load_arrays if self.split.images is not None else self._load_files
+        return load(order, self.rows_per_step // num_replicas).prefetch(tf.data.AUTOTUNE)
+
+    def _epoch(self, replicas: slice, num_replicas: int) -> Callable[[tf.Tensor], tf.data.Dataset]:
+        num_examples, rows = len(self.split), self.rows_per_step // num_replicas
+        shape = [self.steps, self.micro_batches, num_replicas, rows // self.micro_batches]
+
+        def of_replicas(part: tf.Tensor) -> tf.Tensor:
+            by_replica = tf.transpose(tf.reshape(part, shape), [0, 2, 1, 3])
+            return tf.reshape(by_replica[:, replicas], [-1, rows])
+
+        def epoch_order(epoch: tf.Tensor) -> tf.data.Dataset:
+            order = tf.range(num_examples)
+            if self.shuffle_seed is not None:
+                seed = tf.stack([tf.constant(self.shuffle_seed, tf.int64), epoch])
+                order = tf.random.experimental.stateless_shuffle(order, seed=seed)
+            position = tf.range(self.steps * self.rows_per_step)
+            indices = tf.gather(order, position % num_examples)
+            mask = tf.cast(position < num_examples, tf.float32)
+            return tf.data.Dataset.from_tensor_slices((of_replicas(indices), of_replicas(mask)))
+
+        return epoch_order
+
+    def _load_arrays(self, order: tf.data.Dataset, rows: int) -> tf.data.Dataset:
+        images, labels = tf.constant(self.split.images), tf.constant(self.split.labels)
+
+        def gather(indices, mask):
+            pictures = fit_shape(tf.gather(images, indices), self.image_shape)
+            return tf.ensure_shape(pictures, [rows, *self.image_shape]), tf.gather(labels, indices), mask
+
+        return order.map(gather, num_parallel_calls=tf.data.AUTOTUNE, deterministic=True)
+
+    def _load_files(self, order: tf.data.Dataset, rows: int) -> tf.data.Dataset:
+        paths, labels = tf.constant(list(self.split.paths or ())), tf.constant(self.split.labels)
+
+        def read(index, mask):
+            picture = decode_image(tf.io.read_file(paths[index]))
+            return tf.ensure_shape(fit_shape(picture, self.image_shape), self.image_shape), labels[index], mask
+
+        examples = order.unbatch().map(read, num_parallel_calls=tf.data.AUTOTUNE, deterministic=True)
+        return examples.batch(rows, drop_remainder=True)
+
+
+def fit_shape(images: tf.Tensor, image_shape: tuple[int, int, int]) -> tf.Tensor:
+    """Pictures as uint8 of `image_shape`: resized (bilinear, not keeping the aspect ratio), grey or colour as asked.
+
+    Args:
+        images: uint8 [..., height, width, 1 or 3].
+    """
+    height, width, channels = image_shape
+    if images.shape[-3:-1].as_list() != [height, width]:
+        resized = tf.image.resize(images, [height, width])
+        images = tf.cast(tf.clip_by_value(tf.round(resized), 0, 255), tf.uint8)
+    if channels == 3 and images.shape[-1] == 1:
+        images = tf.image.grayscale_to_rgb(images)
+    elif channels == 1 and images.shape[-1] == 3:
+        images = tf.image.rgb_to_grayscale(images)
+    return images

@@ -1,0 +1,278 @@
+"""One run, from the checked configuration to its record: the order of the steps, and nothing else."""
+
+import contextlib
+import dataclasses
+import json
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import keras
+import psutil
+
+from manyfit import data as data_sets
+from manyfit import models, optimizer, schedule, strategy
+from manyfit.batch import BatchPlan
+from manyfit.callbacks.best_model import BestModel
+from manyfit.callbacks.progress import EpochProgress
+from manyfit.callbacks.stop import Stopped, StopOnSignal
+from manyfit.callbacks.throughput import EpochRows
+from manyfit.config import RunConfig, to_yaml
+from manyfit.console import Console
+from manyfit.data.examples import ImageData
+from manyfit.data.pipeline import Feed
+from manyfit.errors import EXIT_FAILED, EXIT_FINISHED, ConfigError, UserError
+from manyfit.files import write_atomically
+from manyfit.models import Network
+from manyfit.precision import LossScale
+from manyfit.record import RunRecord, environment, make_run_folder
+from manyfit.replicated import ReplicatedModel
+from manyfit.strategy import Place
+from manyfit.tracker import Tracker, open_tracker
+
+MODEL_NAME = "model.keras"
+CONFIG_NAME = "config.yaml"
+MANIFEST_NAME = "manifest.json"
+LOG_NAME = "log.txt"
+
+
+def run(config: RunConfig, *, outputs: Path, folder: Path | None = None, console: Console | None = None) -> RunRecord:
+    """Train what `config` asks for and return its record, which says how the run ended.
+
+    Args:
+        outputs: Where run folders go by default.
+        folder: The run folder, exactly; None to name it after what runs.
+        console: Where to show it.
+
+    Raises:
+        UserError: what was asked cannot be had, before a run folder exists; later, the record says so as well.
+    """
+    console = console or Console()
+    place = strategy.make(config.strategy)
+    _check_devices(config, place)
+    keras.utils.set_random_seed(config.seed)
+    keras.config.set_dtype_policy(config.precision.name)
+    data = data_sets.load(config.data)
+    plan = BatchPlan.make(
+        config.batch,
+        num_train=len(data.train),
+        num_validation=len(data.validation),
+        num_replicas=place.num_replicas,
+        gradient_accumulation=config.gradient_accumulation,
+    )
+    with place.strategy.scope():
+        network = models.build(config.model, data)
+        model = compiled(config, plan, network, data)
+    name = f"{config.data.name}_{config.model.name}_{config.strategy.name}-x{place.num_replicas}"
+    folder = make_run_folder(folder, outputs, name)
+    record = _start_record(folder, config, place, data, plan, network)
+    console.tee(folder / LOG_NAME)
+    _write_inputs(folder, config, data)
+
+    def notify(text: str) -> None:
+        record.notice(text)
+        console.notice(text)
+
+    for notice in (*place.notices, *data.notices, *network.notices, *_notices(config, place, data)):
+        notify(notice)
+    with _closed(record, console), _tracker(config, record, notify, name) as tracker:
+        _train(config, model, place, data, plan, record, tracker, console)
+    console.summary(record.data, folder=folder, sync_command=tracker.sync_command)
+    return record
+
+
+def compiled(config: RunConfig, plan: BatchPlan, network: Network, data: ImageData) -> ReplicatedModel:
+    """The model that trains `network`; call it inside the scope of the strategy."""
+    loss, metrics = models.loss_and_metrics(len(data.class_names))
+    own = network.model
+    model = own if isinstance(own, ReplicatedModel) else ReplicatedModel(own, name="replicated")
+    rates = schedule.learning_rates(config, plan)
+    model.compile(
+        optimizer.build(config.optimizer, learning_rate=rates[0], ema=config.ema),
+        loss,
+        metrics,
+        steps_per_execution=config.steps_per_execution,
+        gradient_accumulation=config.gradient_accumulation,
+        sync_batch_norm=config.model.sync_batch_norm,
+        loss_scale=LossScale.of_policy(config.precision.name),
+        on_non_finite=config.on_non_finite,
+        jit_compile=config.jit_compile,
+    )
+    return model
+
+
+def feeds(config: RunConfig, plan: BatchPlan, data: ImageData) -> tuple[Feed, Feed]:
+    """The training and the validation feed."""
+    shape = models.input_shape(config.model, data)
+    train = Feed(
+        data.train, plan.examples_per_step, plan.steps_per_epoch, shape, plan.gradient_accumulation, config.seed
+    )
+    return train, Feed(data.validation, plan.global_batch_size, plan.validation_steps, shape)
+
+
+def _train(
+    config: RunConfig,
+    model: ReplicatedModel,
+    place: Place,
+    data: ImageData,
+    plan: BatchPlan,
+    record: RunRecord,
+    tracker: Tracker,
+    console: Console,
+) -> None:
+    rates = schedule.learning_rates(config, plan)
+    console.header(record.data, folder=record.folder, facts=_facts(config, rates))
+    rows = EpochRows(
+        record,
+        num_train=plan.examples_per_epoch,
+        steps_per_epoch=plan.steps_per_epoch,
+        global_batch_size=plan.examples_per_step,
+    )
+
+    def save(path: Path) -> None:
+        with model.averaged_weights():
+            model.network.save(path)
+
+    best = BestModel(record, record.folder / MODEL_NAME, save, notify=console.notice)
+    progress = EpochProgress(console, rows, best)
+    train, validation = feeds(config, plan, data)
+    record.update("timing", startup_seconds=time.time() - psutil.Process().create_time())
+    with StopOnSignal() as stop, contextlib.closing(progress):
+        model.fit(
+            train.distribute(place.strategy),
+            epochs=config.epochs,
+            steps_per_epoch=plan.steps_per_epoch,
+            validation_data=validation.distribute(place.strategy),
+            validation_steps=plan.validation_steps,
+            callbacks=[
+                keras.callbacks.LearningRateScheduler(lambda epoch: rates[epoch]),
+                rows,
+                best,
+                progress,
+                *tracker.callbacks(),
+                stop,
+            ],
+        )
+    record.update("timing", skipped_steps=model.skipped_steps)
+    tracker.summary({f"best/{key}": value for key, value in record.data["best"].items()})
+
+
+@contextlib.contextmanager
+def _tracker(config: RunConfig, record: RunRecord, notify, name: str) -> Iterator[Tracker]:
+    derived = {key: record.data[key] for key in ("data", "model", "strategy", "batch", "versions", "git")}
+    tags = [config.data.name, config.model.name, f"{config.strategy.name}-x{record.data['strategy']['num_replicas']}"]
+    if record.data["rehearsal"]:
+        tags.append("rehearsal")
+    with open_tracker(
+        config.tracker,
+        folder=record.folder,
+        run_name=name,
+        config_dict=dataclasses.asdict(config),
+        derived=derived | {"learning_rate": record.data["batch"]["learning_rate"]},
+        tags=tags,
+        notify=notify,
+    ) as tracker:
+        record.update(
+            "tracker",
+            mode=tracker.mode,
+            run_id=tracker.run_id,
+            path=tracker.path,
+            url=tracker.url,
+            sync_command=tracker.sync_command,
+        )
+        yield tracker
+
+
+@contextlib.contextmanager
+def _closed(record: RunRecord, console: Console) -> Iterator[None]:
+    """Whatever happens inside, the record says how it ended."""
+    started = time.time()
+
+    def close(status: str, exit_code: int, error: str | None = None) -> None:
+        startup = record.data["timing"].get("startup_seconds") or 0.0
+        record.update("timing", total_seconds=startup + time.time() - started)
+        record.set_status(status, exit_code=exit_code, error=error)
+
+    try:
+        yield
+    except Stopped as error:
+        close("stopped", error.exit_code, str(error))
+        console.notice(f"The run was {error}; its record and best model are in {record.folder}.")
+    except UserError as error:
+        close("failed", error.exit_code, str(error))
+        raise
+    except BaseException as error:
+        close("failed", EXIT_FAILED, f"{type(error).__name__}: {error}")
+        raise
+    else:
+        close("finished", EXIT_FINISHED)
+
+
+def _start_record(
+    folder: Path, config: RunConfig, place: Place, data: ImageData, plan: BatchPlan, network: Network
+) -> RunRecord:
+    model = network.model
+    return RunRecord.create(
+        folder,
+        rehearsal=data.rehearsal,
+        data={
+            "name": data.name,
+            "source": data.source,
+            "num_train": len(data.train),
+            "num_validation": len(data.validation),
+            "num_skipped": len(data.skipped),
+            "class_names": list(data.class_names),
+            "fingerprint": data.fingerprint,
+        },
+        model={
+            "name": config.model.name,
+            "weights": network.weights,
+            "num_parameters": model.count_params(),
+            "num_trainable_parameters": sum(int(keras.ops.size(variable)) for variable in model.trainable_variables),
+            "sync_batch_norm": config.model.sync_batch_norm,
+        },
+        strategy={"name": place.name, "num_replicas": place.num_replicas, "devices": list(place.devices)},
+        batch={
+            "global_batch_size": plan.global_batch_size,
+            "per_replica_batch_size": plan.per_replica_batch_size,
+            "steps_per_epoch": plan.steps_per_epoch,
+            "validation_steps": plan.validation_steps,
+            "gradient_accumulation": plan.gradient_accumulation,
+            "padding_rows": plan.padding_rows,
+            "learning_rate": schedule.learning_rates(config, plan)[0],
+        },
+        **environment(),
+    )
+
+
+def _write_inputs(folder: Path, config: RunConfig, data: ImageData) -> None:
+    write_atomically(folder / CONFIG_NAME, to_yaml(config))
+    write_atomically(folder / MANIFEST_NAME, json.dumps(data_sets.manifest(data), indent=1))
+
+
+def _check_devices(config: RunConfig, place: Place) -> None:
+    if config.jit_compile and place.num_replicas > 1:
+        raise ConfigError(
+            f"jit_compile=true does not work with the {place.num_replicas} replicas of "
+            f"strategy.replicas={config.strategy.replicas}: TensorFlow cannot compile a step whose variables live on "
+            "several devices.",
+            "Set jit_compile=false, or strategy.replicas=1.",
+        )
+
+
+def _notices(config: RunConfig, place: Place, data: ImageData) -> Iterator[str]:
+    shape = data.image_shape
+    if shape is not None and config.model.image_size is not None and config.model.image_size > 3 * shape[0]:
+        yield (
+            f"Pictures of {shape[0]}x{shape[1]} are enlarged to {config.model.image_size}: model=small_cnn is made for "
+            "their size and trains many times faster."
+        )
+    if config.precision.name != "float32" and not place.on_gpu:
+        yield f"precision={config.precision.name} is usually slower than float32 on a CPU."
+    if place.num_replicas > 1 and not place.on_gpu:
+        yield f"{place.num_replicas} logical devices share one CPU: good for trying things out, not faster."
+
+
+def _facts(config: RunConfig, rates: list[float]) -> dict[str, str]:
+    rate = f"{rates[0]:g}" if len(set(rates)) == 1 else f"{rates[0]:g}, {config.schedule.name}, at most {max(rates):g}"
+    return {"optimizer": f"{config.optimizer.name}, learning rate {rate}", "precision": config.precision.name}

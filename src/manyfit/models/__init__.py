@@ -1,0 +1,61 @@
+"""What learns: a network from its configuration and from what the data says (classes, picture size)."""
+
+import keras
+
+from manyfit.config import ModelConfig
+from manyfit.data.examples import ImageData
+from manyfit.errors import ConfigError
+from manyfit.models.backbones import build_application, build_mobilenet_v2
+from manyfit.models.module import build_module
+from manyfit.models.network import Network, num_outputs
+from manyfit.models.small_cnn import build_small_cnn
+
+__all__ = ["BUILDERS", "Network", "build", "input_shape", "loss_and_metrics"]
+
+BUILDERS = {
+    "mobilenet_v2": build_mobilenet_v2,
+    "application": build_application,
+    "small_cnn": build_small_cnn,
+    "module": build_module,
+}
+"""The function behind every `model.builder`: `(config, image_shape, num_classes, rehearsal) -> Network`."""
+
+
+def input_shape(config: ModelConfig, data: ImageData) -> tuple[int, int, int]:
+    """Height, width and channels of the pictures that the network takes.
+
+    Raises:
+        ConfigError: neither the configuration nor the data says how large they are.
+    """
+    shape = data.image_shape
+    if config.image_size is None and shape is None:
+        raise ConfigError(
+            f"model={config.builder} takes the data's own picture size, but the pictures of data={data.name} differ.",
+            "Give model.image_size=N, such as 96.",
+        )
+    height, width = shape[:2] if config.image_size is None and shape else (config.image_size, config.image_size)
+    colour = config.builder in ("mobilenet_v2", "application") or shape is None
+    return int(height), int(width), 3 if colour else shape[2]
+
+
+def build(config: ModelConfig, data: ImageData) -> Network:
+    """The network that `config` asks for, its variables made; call it inside the scope of the strategy.
+
+    Raises:
+        ConfigError: weights that cannot be had or do not fit, a backbone or factory that does not exist.
+    """
+    network = BUILDERS[config.builder](config, input_shape(config, data), len(data.class_names), data.rehearsal)
+    if config.l2:
+        for variable in network.model.trainable_variables:
+            if variable.name == "kernel":
+                variable.regularizer = keras.regularizers.L2(config.l2)
+    return network
+
+
+def loss_and_metrics(num_classes: int) -> tuple[keras.losses.Loss, list[keras.metrics.Metric]]:
+    """The loss and the accuracy of class scores: one logit for two classes, else one a class."""
+    if num_outputs(num_classes) == 1:
+        loss = keras.losses.BinaryCrossentropy(from_logits=True)
+        return loss, [keras.metrics.BinaryAccuracy(name="accuracy", threshold=0.0)]
+    loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
+    return loss, [keras.metrics.SparseCategoricalAccuracy(name="accuracy")]

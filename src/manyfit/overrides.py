@@ -1,0 +1,138 @@
+"""What is wrong with an override on the command line, said before Hydra composes or after it fails."""
+
+import re
+from collections.abc import Sequence
+from pathlib import Path
+
+from hydra.core.override_parser.overrides_parser import OverridesParser
+from hydra.core.override_parser.types import Override
+from hydra.errors import ConfigCompositionException, HydraException, MissingConfigException
+from omegaconf import DictConfig
+from omegaconf.errors import ConfigKeyError, OmegaConfBaseException
+from yaml import YAMLError
+
+from manyfit.config import nearest, unknown_key
+from manyfit.errors import ConfigError
+
+HYDRA_KEYS = ("hydra.run.dir", "hydra.searchpath", "hydra.verbose")
+"""The keys of Hydra's own that can be given; the others would do nothing here, or harm."""
+
+SHOW_KEYS = "--help lists the groups, --cfg job every key."
+MANY_RUNS = (
+    "For several runs start one process each, with a shell loop (for size in 32 64; do python src/train.py "
+    "batch.global_batch_size=$size; done) or a W&B sweep (wandb sweep sweeps/NAME.yaml)."
+)
+COMPOSITION_ERRORS = (HydraException, OmegaConfBaseException, YAMLError, ValueError)
+
+
+def check_overrides(texts: Sequence[str], config_folder: Path) -> None:
+    """Refuse what can be seen to be wrong without composing.
+
+    Raises:
+        ConfigError: an override that cannot be parsed, several values for one key, a group given twice or a number
+            for a group, a key of Hydra's own that is fixed here.
+    """
+    choices = {folder.name: _choices(folder) for folder in sorted(config_folder.iterdir()) if folder.is_dir()}
+    parser = OverridesParser.create()
+    chosen: dict[str, str] = {}
+    for text in texts:
+        override = _parse(parser, text, choices)
+        group = override.key_or_group
+        if override.is_sweep_override():
+            raise _several_values(text, group in choices)
+        if override.is_delete():
+            raise ConfigError(f"{text}: a key cannot be taken away.", "Give it another value, such as tracker=none.")
+        if group.split(".")[0].split("/")[0] == "hydra" and group not in HYDRA_KEYS:
+            raise ConfigError(f"{text}: {group} is fixed here.", f"Of Hydra's own keys give {', '.join(HYDRA_KEYS)}.")
+        if group in choices:
+            _check_choice(override, text, choices[group])
+            if chosen.setdefault(group, text) != text:
+                raise ConfigError(f"{group} is given twice: {chosen[group]} and {text}.", "Give it once.")
+
+
+def explain(error: Exception) -> ConfigError:
+    """The ConfigError that says what Hydra or OmegaConf found wrong, without their words for it."""
+    if isinstance(error, MissingConfigException):
+        return _missing_choice(error)
+    cause = error.__cause__ if isinstance(error, ConfigCompositionException) else error
+    if isinstance(cause, ConfigKeyError | AttributeError) and isinstance(cause, OmegaConfBaseException):
+        return _unknown_key(cause)
+    message = str(error).strip()
+    first = message.splitlines()[0] if message else type(error).__name__
+    present = re.match(r".*already at '(.+?)'", first)
+    if present:
+        return ConfigError(f"{present[1]} exists already.", f"Leave out the '+': {present[1]}=VALUE.")
+    overridden = re.match(r"Could not override '(.+?)'", first)
+    if overridden:
+        return ConfigError(f"Unknown key: {overridden[1]}.", SHOW_KEYS)
+    if isinstance(error, YAMLError):
+        place = re.sub(r"\s+", " ", message)
+        return ConfigError(f"A configuration file is not valid YAML: {place}.", "Correct the file.")
+    return ConfigError(first, SHOW_KEYS)
+
+
+def _choices(folder: Path) -> list[str]:
+    return sorted(file.stem for file in folder.glob("*.yaml"))
+
+
+def _parse(parser: OverridesParser, text: str, choices: dict[str, list[str]]) -> Override:
+    """The parsed override, or the ConfigError that shows how it should have been written."""
+    key, equals, value = text.partition("=")
+    if not equals and not key.startswith("~"):
+        groups = [group for group, names in choices.items() if key in names and group != "hydra"]
+        example = f"{groups[0]}={key}" if groups else f"{key}=VALUE" if re.fullmatch(r"[\w.]+", key) else "KEY=VALUE"
+        raise ConfigError(f"{text or repr(text)} has no '='.", f"Write {example}.")
+    if not re.fullmatch(r"[+~]*[\w./@:-]+", key):
+        raise ConfigError(
+            f"{text}: {key!r} is not a key.", f"Write KEY=VALUE, KEY as in epochs or data.root. {SHOW_KEYS}"
+        )
+    try:
+        return parser.parse_override(text)
+    except HydraException:
+        quoted = value.replace("\\", "\\\\").replace('"', '\\"')
+        raise ConfigError(
+            f"{text}: the value cannot be read.",
+            f"Quote a value with special characters, for Hydra and for the shell: '{key}=\"{quoted}\"'.",
+        ) from None
+
+
+def _check_choice(override: Override, text: str, names: list[str]) -> None:
+    """Refuse what Hydra would meet with an obscure error, or merge: anything but the name of one choice."""
+    group, value = override.key_or_group, override.value()
+    if override.is_add() or override.is_force_add():
+        raise ConfigError(
+            f"{text}: {group} is a group, which is chosen, not added.",
+            f"Write {group}={value}; in a W&B sweep use ${{args_no_hyphens}}.",
+        )
+    if isinstance(value, list) and len(value) > 1 and group != "experiment":
+        raise ConfigError(f"{text} gives {len(value)} choices, but {group} takes one.", nearest(value[0], names))
+    if value is None or isinstance(value, bool | int | float):
+        remedy = "Leave it out." if group == "experiment" else nearest(value, names)
+        raise ConfigError(f"{text} is not one of its choices.", remedy)
+
+
+def _several_values(text: str, is_group: bool) -> ConfigError:
+    key, _, value = text.partition("=")
+    has_no_list = is_group or re.match(r"\w+\(", value)  # range(1,3), choice(...)
+    meant = "" if has_no_list else f"For a list write '{key}=[{value}]', for text '{key}=\"{value}\"'.\n"
+    return ConfigError(f"{text} gives several values, but a run takes one.", f"{meant}{MANY_RUNS}")
+
+
+def _missing_choice(error: MissingConfigException) -> ConfigError:
+    """The choice that has no file, with its neighbours."""
+    group, _, choice = (error.missing_cfg_file or "").rpartition("/")
+    if not group:
+        return ConfigError(str(error).splitlines()[0], SHOW_KEYS)
+    if not error.options:
+        return ConfigError(f"{group}={choice} does not exist.", f"Leave it out, or add conf/{group}/{choice}.yaml.")
+    return ConfigError(f"{group}={choice} is not one of its choices.", nearest(choice, error.options))
+
+
+def _unknown_key(error: OmegaConfBaseException) -> ConfigError:
+    """The first part of the key that the configuration lacks, with the key that was probably meant."""
+    full_key = str(error.full_key or error.key)
+    owner = full_key.rpartition(".")[0]
+    parent = error.parent_node
+    if not isinstance(parent, DictConfig) or not len(parent):
+        return ConfigError(f"Unknown key: {full_key}.", f"{owner} is a single value: {owner}=VALUE.")
+    return unknown_key(full_key, [f"{owner}.{key}" if owner else str(key) for key in parent if key != "hydra"])

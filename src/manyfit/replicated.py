@@ -1,0 +1,403 @@
+"""The Keras model whose N replicas give the numbers of one: the loss, the step, the loop over steps.
+
+One step, on every replica r of R, with its rows i, their mask m_i (1 real, 0 padding) and class weights c_i:
+
+    n     = sum over all replicas of m_i                        real examples of the global batch
+    L_r   = sum_i m_i c_i loss_i / n  +  regularisation / R      this replica's share
+    g     = sum over all replicas of dL_r/dw                     = the gradient of one replica with all rows
+
+The sum over replicas is the mean over real examples plus the regularisation, whatever R is and however many rows
+are padding: it is the loss scaling that TensorFlow's guide to custom training under a strategy derives, with the
+number of real examples in place of the batch size. Clipping, weight decay and the optimizer see g itself.
+"""
+
+import contextlib
+import math
+import time
+from collections.abc import Callable, Iterable
+
+import keras
+import numpy as np
+import tensorflow as tf
+
+from manyfit.batch_norm import real_rows, replicate_batch_norm
+from manyfit.errors import TrainingError
+from manyfit.precision import LossScale
+
+SUM = tf.distribute.ReduceOp.SUM
+
+
+class NonFiniteError(TrainingError):
+    """A loss or gradient that is not a finite number."""
+
+
+class CallSize:
+    """How many steps the next call of a compiled function makes.
+
+    Args:
+        steps_per_execution: A fixed number, or `auto`: as many as fill `target_seconds`, measured as it runs.
+        target_seconds: Long enough to hide the cost of a call, short enough for a live progress bar.
+    """
+
+    def __init__(self, steps_per_execution: int | str, target_seconds: float = 0.5):
+        self._fixed = None if steps_per_execution == "auto" else int(steps_per_execution)
+        self._target_seconds = target_seconds
+        self._calls = 0
+        self._next = 1
+
+    def steps(self, remaining: int) -> int:
+        """Steps of the next call when `remaining` are left."""
+        return min(self._fixed or self._next, remaining)
+
+    def observe(self, steps: int, seconds: float) -> None:
+        """Learn from a call of `steps` that took `seconds`; the first call traced the function and teaches nothing."""
+        self._calls += 1
+        if self._calls > 1 and seconds > 0:
+            wanted = self._target_seconds * steps / seconds
+            self._next = max(1, min(math.floor(wanted), 8 * steps))
+
+
+class ReplicatedModel(keras.Model):
+    """Trains `network` so that N replicas give the numbers of one.
+
+    Build and compile it inside the strategy's scope; `fit`, `evaluate` and `predict` then take distributed data sets
+    of `(x, y, mask)` with the same number of rows on every replica (`manyfit.data.pipeline` makes them). Keras' own
+    loops cannot: they reduce the first batch symbolically, need even batches and one step a call.
+
+    Subclass it and override `example_losses` for a training step of your own.
+
+    Args:
+        network: A built Keras model from inputs to outputs.
+    """
+
+    def __init__(self, network: keras.Model, **kwargs):
+        super().__init__(**kwargs)
+        if not network.built:
+            raise ValueError("The network is not built; expected one whose input shape is known.")
+        self.network = network
+        self.built = True
+        self.skipped_steps = 0
+
+    def call(self, x, training=None):
+        """The outputs of the network for `x`."""
+        return self.network(x, training=training)
+
+    def compile(
+        self,
+        optimizer,
+        loss,
+        metrics=(),
+        *,
+        steps_per_execution: int | str = "auto",
+        gradient_accumulation: int = 1,
+        class_weight: Iterable[float] | None = None,
+        sync_batch_norm: bool = True,
+        loss_scale: LossScale | None = None,
+        on_non_finite: str = "stop",
+        jit_compile: bool = False,
+    ):
+        """Set how it learns; inside the scope of the strategy.
+
+        Args:
+            optimizer: Any Keras optimizer. It gets gradients that are summed over the replicas already.
+            loss: A Keras loss, its name, or a function `(y_true, y_pred)` that gives a value an example.
+            metrics: Keras metrics; each is weighted by the mask, so that every real example counts once.
+            steps_per_execution: Steps a call, or `auto`.
+            gradient_accumulation: Micro-batches that each replica splits its rows into.
+            class_weight: One factor a class for the training loss, or None.
+            sync_batch_norm: Batch-norm statistics over all replicas.
+            loss_scale: The scale of mixed float16, or None.
+            on_non_finite: `stop` at a loss or gradient that is not finite, or `skip` that step and count it.
+            jit_compile: Compile the arithmetic of a step with XLA; one replica only.
+        """
+        super().compile(optimizer=optimizer, loss=loss, jit_compile=False, auto_scale_loss=False)
+        # The gradients arrive summed: summing them again inside the optimizer would count every replica R times.
+        optimizer._all_reduce_sum_gradients = list
+        optimizer.build(self.network.trainable_variables)
+        replicate_batch_norm(self.network, synchronized=sync_batch_norm)
+        loss = keras.losses.get(loss)
+        self._example_loss: Callable = loss.call if isinstance(loss, keras.losses.Loss) else loss
+        self._loss_mean = keras.metrics.Mean(name="loss")
+        self._example_metrics = list(metrics)
+        self._loss_scale = loss_scale or LossScale.none()
+        self._gradient_accumulation = gradient_accumulation
+        self._class_weight = None if class_weight is None else tf.constant(list(class_weight), tf.float32)
+        self._on_non_finite = on_non_finite
+        self._steps_per_execution = steps_per_execution
+        self._jit_compile_step = jit_compile
+        self._train_steps = self._test_steps = self._predict_step = None
+
+    @property
+    def metrics(self):
+        """The loss and the compiled metrics."""
+        return [self._loss_mean, *self._example_metrics]
+
+    # --- the arithmetic of one replica -----------------------------------------------------------------------------
+
+    def example_losses(self, x, y, training: bool):
+        """The loss of every row and the outputs: `([rows], outputs)`. Override it for a step of your own.
+
+        It must not average over the rows: the caller weighs them, so that padding counts nothing and every replica's
+        rows count alike.
+        """
+        outputs = self.network(x, training=training)
+        losses = tf.cast(self._example_loss(y, outputs), tf.float32)
+        return tf.reshape(tf.reduce_mean(tf.reshape(losses, [tf.shape(losses)[0], -1]), axis=1), [-1]), outputs
+
+    def _regularization(self) -> tf.Tensor:
+        return tf.add_n([tf.cast(value, tf.float32) for value in self.network.losses] or [tf.zeros([])])
+
+    def _count(self, y, outputs, losses, mask, regularization) -> None:
+        self._loss_mean.update_state(losses + regularization, sample_weight=mask)
+        for metric in self._example_metrics:
+            metric.update_state(y, outputs, sample_weight=mask)
+
+    def _micro_gradients(self, x, y, mask, num_real, num_shares, loss_scale):
+        """Gradients and loss of some rows, as their share of the global batch's loss."""
+        with tf.GradientTape() as tape:
+            with real_rows(mask):
+                losses, outputs = self.example_losses(x, y, training=True)
+            if self._class_weight is not None:
+                losses *= tf.gather(self._class_weight, tf.cast(tf.reshape(y, [-1]), tf.int32))
+            regularization = self._regularization()
+            loss = tf.reduce_sum(losses * mask) / num_real + regularization / num_shares
+            scaled_loss = loss * loss_scale
+        gradients = tape.gradient(scaled_loss, self._trained(), unconnected_gradients="zero")
+        self._count(y, outputs, losses, mask, regularization)
+        return [tf.convert_to_tensor(gradient) for gradient in gradients], loss
+
+    def _trained(self) -> list[tf.Variable]:
+        return [variable.value for variable in self.network.trainable_variables]
+
+    def _gradients(self, data, loss_scale):
+        """The gradient of the whole global batch, its loss, and whether both are finite; in a replica's context."""
+        x, y, mask = data
+        replica = tf.distribute.get_replica_context()
+        mask = tf.cast(mask, tf.float32)
+        num_real = tf.maximum(replica.all_reduce(SUM, tf.reduce_sum(mask)), 1.0)
+        num_shares = tf.cast(replica.num_replicas_in_sync * self._gradient_accumulation, tf.float32)
+        if self._gradient_accumulation == 1:
+            gradients, loss = self._micro_gradients(x, y, mask, num_real, num_shares, loss_scale)
+        else:
+            gradients, loss = self._accumulate(x, y, mask, num_real, num_shares, loss_scale)
+        *gradients, loss = replica.all_reduce(SUM, [*gradients, loss])
+        gradients = [gradient / tf.cast(loss_scale, gradient.dtype) for gradient in gradients]
+        finite = tf.reduce_all([tf.reduce_all(tf.math.is_finite(gradient)) for gradient in gradients])
+        return gradients, loss, finite
+
+    def _accumulate(self, x, y, mask, num_real, num_shares, loss_scale):
+        # Unrolled: batch norm updates its statistics on all replicas at once, which a loop inside one may not enclose.
+        count = self._gradient_accumulation
+        parts = [tf.split(tensor, count) for tensor in (x, y, mask)]
+        totals, loss = [tf.zeros_like(variable) for variable in self._trained()], tf.zeros([])
+        for micro in zip(*parts, strict=True):
+            # One after the other: side by side they would need the memory of the whole batch.
+            with tf.control_dependencies([loss, *totals]):
+                micro = [tf.identity(part) for part in micro]
+                gradients, micro_loss = self._micro_gradients(*micro, num_real, num_shares, loss_scale)
+            totals = [total + gradient for total, gradient in zip(totals, gradients, strict=True)]
+            loss += micro_loss
+        return totals, loss
+
+    def _apply(self, gradients) -> None:
+        self.optimizer.apply(gradients, self.network.trainable_variables)
+
+    def _test_step(self, data) -> None:
+        x, y, mask = data
+        mask = tf.cast(mask, tf.float32)
+        losses, outputs = self.example_losses(x, y, training=False)
+        self._count(y, outputs, losses, mask, self._regularization())
+
+    # --- the compiled loops over steps ------------------------------------------------------------------------------
+
+    def _first(self, value):
+        return self.distribute_strategy.experimental_local_results(value)[0]
+
+    def _make_train_steps(self) -> Callable:
+        """A compiled `(iterator, num_steps, scale, good_steps) -> (done, scale, good_steps, skipped, loss, ok)`.
+
+        The number of steps is a tensor: another number needs no new trace. Gradients are applied in a second
+        `strategy.run`, since a condition inside one replica may not enclose an update of all of them.
+        """
+        strategy = self.distribute_strategy
+        gradients_of = tf.function(self._gradients, jit_compile=True) if self._jit_compile_step else self._gradients
+        may_skip = tf.constant(self._on_non_finite == "skip")
+
+        def apply(gradients):
+            strategy.run(self._apply, args=(gradients,))
+            return tf.constant(True)
+
+        def one_step(iterator, step, scale, good_steps, skipped):
+            gradients, loss, finite = strategy.run(gradients_of, args=(next(iterator), scale))
+            loss, finite = self._first(loss), self._first(finite)
+            loss_is_finite = tf.math.is_finite(loss)
+            good = finite & loss_is_finite
+            tf.cond(good, lambda: apply(gradients), lambda: tf.constant(False))
+            # Gradients that overflow at a large scale are how a dynamic scale finds its place, not a fault.
+            overflow = loss_is_finite & ~finite & (scale > 1.0) & self._loss_scale.dynamic
+            scale, good_steps = self._loss_scale.after(scale, good_steps, good)
+            return step + 1, scale, good_steps, skipped + tf.cast(~good, tf.int32), loss, good | overflow | may_skip
+
+        def train_steps(iterator, num_steps, scale, good_steps):
+            zero = tf.constant(0)
+            return tf.while_loop(
+                lambda step, scale, good_steps, skipped, loss, ok: (step < num_steps) & ok,
+                lambda step, scale, good_steps, skipped, loss, ok: one_step(iterator, step, scale, good_steps, skipped),
+                (zero, scale, good_steps, zero, tf.zeros([]), tf.constant(True)),
+            )
+
+        return tf.function(train_steps, autograph=False)
+
+    def _make_test_steps(self) -> Callable:
+        strategy = self.distribute_strategy
+
+        def one_step(iterator, step):
+            strategy.run(self._test_step, args=(next(iterator),))
+            return step + 1
+
+        def test_steps(iterator, num_steps):
+            return tf.while_loop(
+                lambda step: step < num_steps, lambda step: one_step(iterator, step), (tf.constant(0),)
+            )
+
+        return tf.function(test_steps, autograph=False)
+
+    # --- the loops over epochs --------------------------------------------------------------------------------------
+
+    def _results(self) -> dict[str, float]:
+        return {metric.name: float(metric.result()) for metric in self.metrics}
+
+    @property
+    def num_examples(self) -> int:
+        """Real examples counted since the metrics were reset: those of this epoch, or of this evaluation."""
+        return round(float(self._loss_mean.count.numpy()))
+
+    def fit(
+        self,
+        x,
+        *,
+        epochs: int = 1,
+        steps_per_epoch: int,
+        validation_data=None,
+        validation_steps: int = 0,
+        callbacks=None,
+        initial_epoch: int = 0,
+        **_,
+    ):
+        """Train, as `keras.Model.fit` does, with the same callbacks and history.
+
+        Args:
+            x: A data set without end, distributed over the replicas, whose order is its own affair.
+            steps_per_epoch: Steps after which an epoch ends.
+            validation_data: As `x`: it repeats, and each pass is `validation_steps` long.
+
+        Raises:
+            NonFiniteError: the loss or a gradient is not finite, and `on_non_finite` is `stop`.
+        """
+        callbacks = keras.callbacks.CallbackList(
+            callbacks, add_history=True, add_progbar=False, model=self, epochs=epochs, steps=steps_per_epoch
+        )
+        self._train_steps = self._train_steps or self._make_train_steps()
+        iterator = iter(x)
+        validation_iterator = None if validation_data is None else iter(validation_data)
+        self.stop_training = False
+        self._scale_state = (tf.constant(self._loss_scale.initial), tf.constant(0))
+        call_size, test_call_size = (CallSize(self._steps_per_execution) for _ in range(2))
+        logs: dict[str, float] = {}
+        callbacks.on_train_begin()
+        for epoch in range(initial_epoch, epochs):
+            callbacks.on_epoch_begin(epoch)
+            logs = self._train_epoch(iterator, epoch, steps_per_epoch, call_size, callbacks)
+            if validation_iterator is not None:
+                results = self._test_epoch(validation_iterator, validation_steps, test_call_size, callbacks)
+                logs |= {f"val_{name}": value for name, value in results.items()}
+            callbacks.on_epoch_end(epoch, logs)
+            if self.stop_training:
+                break
+        callbacks.on_train_end(logs)
+        return self.history
+
+    def _train_epoch(self, iterator, epoch, num_steps, call_size, callbacks) -> dict[str, float]:
+        self.reset_metrics()
+        step = 0
+        while step < num_steps and not self.stop_training:
+            callbacks.on_train_batch_begin(step)
+            started = time.perf_counter()
+            steps = call_size.steps(num_steps - step)
+            done, scale, good, skipped, loss, ok = self._train_steps(iterator, tf.constant(steps), *self._scale_state)
+            step += int(done)
+            self._scale_state = (scale, good)
+            self.skipped_steps += int(skipped)
+            if not ok:
+                raise self._non_finite(epoch, step, float(loss), float(scale))
+            logs = self._results()
+            call_size.observe(steps, time.perf_counter() - started)
+            callbacks.on_train_batch_end(step - 1, logs)
+        return self._results()
+
+    def _non_finite(self, epoch: int, step: int, loss: float, scale: float) -> NonFiniteError:
+        rate = float(keras.ops.convert_to_numpy(self.optimizer.learning_rate))
+        what = "gradient" if math.isfinite(loss) else "loss"
+        return NonFiniteError(
+            f"The {what} is not a finite number at step {step} of epoch {epoch + 1} "
+            f"(loss {loss:g}, learning rate {rate:g}, loss scale {scale:g}).",
+            "Try a tenth of the learning rate (optimizer.learning_rate), optimizer.global_clipnorm=1, or "
+            "precision=float32. If it happens on several GPUs only, run src/check.py, then try "
+            "strategy.cross_device_ops=hierarchical or NCCL_P2P_DISABLE=1. on_non_finite=skip leaves such steps out.",
+        )
+
+    def _test_epoch(self, iterator, num_steps, call_size, callbacks) -> dict[str, float]:
+        self._test_steps = self._test_steps or self._make_test_steps()
+        self.reset_metrics()
+        callbacks.on_test_begin()
+        step = 0
+        with self.averaged_weights():
+            while step < num_steps:
+                callbacks.on_test_batch_begin(step)
+                started = time.perf_counter()
+                steps = call_size.steps(num_steps - step)
+                step += int(self._test_steps(iterator, tf.constant(steps))[0])
+                call_size.observe(steps, time.perf_counter() - started)
+                callbacks.on_test_batch_end(step - 1)
+        results = self._results()
+        callbacks.on_test_end(results)
+        return results
+
+    def evaluate(self, x, *, steps: int, callbacks=None, **_) -> dict[str, float]:
+        """Loss and metrics over `steps` steps of `x`: every real example counts once."""
+        callbacks = keras.callbacks.CallbackList(callbacks, add_progbar=False, model=self, epochs=1, steps=steps)
+        return self._test_epoch(iter(x), steps, CallSize(self._steps_per_execution), callbacks)
+
+    def predict(self, x, *, steps: int, **_):
+        """The outputs of every real row of `steps` steps of `x`, in order: float32 [N, ...]."""
+        strategy = self.distribute_strategy
+        if self._predict_step is None:
+
+            def predict_step(data):
+                inputs, _, mask = data
+                return self.network(inputs, training=False), mask
+
+            self._predict_step = tf.function(lambda data: strategy.run(predict_step, args=(data,)), autograph=False)
+        iterator, rows = iter(x), []
+        for _step in range(steps):
+            outputs, masks = (strategy.experimental_local_results(part) for part in self._predict_step(next(iterator)))
+            outputs, masks = tf.concat(outputs, axis=0), tf.concat(masks, axis=0)
+            rows.append(tf.boolean_mask(outputs, masks > 0).numpy())
+        return np.concatenate(rows)
+
+    @contextlib.contextmanager
+    def averaged_weights(self):
+        """Inside, the network holds the moving average of its weights, where the optimizer keeps one."""
+        if not self.optimizer.use_ema:
+            yield
+            return
+        averages = self.optimizer._model_variables_moving_average
+        pairs = [(v, a) for v, a in zip(self.network.trainable_variables, averages, strict=True) if a is not None]
+        trained = [variable.numpy() for variable, _ in pairs]
+        for variable, average in pairs:
+            variable.assign(average.numpy())
+        try:
+            yield
+        finally:
+            for (variable, _), value in zip(pairs, trained, strict=True):
+                variable.assign(value)
