@@ -44,6 +44,14 @@ def _between(key: str, value: float | None, low: float, high: float) -> None:
         raise ConfigError(f"{key}={value} is out of range.", f"Give a number from {low} to {high}.")
 
 
+def _check_class_weight(value: object) -> None:
+    numbers = isinstance(value, list) and all(type(one) in (int, float) and one >= 0 for one in value)
+    if value not in (None, "balanced") and not (numbers and any(value)):  # pyright: ignore[reportArgumentType]
+        raise ConfigError(
+            f"class_weight={value} is not possible.", "Give null, balanced, or one number >= 0 a class: [1.0,2.5]."
+        )
+
+
 def _is_count(value: object) -> bool:
     return isinstance(value, int) and not isinstance(value, bool) and value >= 1
 
@@ -524,6 +532,8 @@ class RunConfig:
         gradient_accumulation: Micro-batches a step; the step's batch is this many times `batch`'s size.
         jit_compile: Compile the step with XLA (one replica only).
         on_non_finite: `stop` at a loss or gradient that is not finite, or `skip` that step and count it.
+        class_weight: Factor of each class in the training loss: None, `balanced` (inverse to how often it occurs), or
+            a list in the order of the classes.
         verbose: Show TensorFlow's own log lines as well.
     """
 
@@ -542,6 +552,7 @@ class RunConfig:
     gradient_accumulation: int = 1
     jit_compile: bool = False
     on_non_finite: str = "stop"
+    class_weight: Any = None
     verbose: bool = False
 
     def __post_init__(self) -> None:
@@ -550,6 +561,7 @@ class RunConfig:
         _auto_or_count("steps_per_execution", self.steps_per_execution)
         _at_least("gradient_accumulation", self.gradient_accumulation, 1)
         _one_of("on_non_finite", self.on_non_finite, ("stop", "skip"))
+        _check_class_weight(self.class_weight)
         if self.jit_compile and self.strategy.replicas != AUTO and self.strategy.replicas > 1:
             raise ConfigError(
                 f"jit_compile=true does not work with strategy.replicas={self.strategy.replicas}: "
@@ -603,7 +615,7 @@ def unknown_key(key: str, known: Iterable[str]) -> ConfigError:
     owners = [choice for choice, schema in SCHEMAS.get(group, {}).items() if name in _fields(schema)]
     if owners:
         return ConfigError(f"Unknown key: {key}.", f"It belongs to {group}={' and '.join(owners)}.")
-    everywhere = _all_keys()
+    everywhere = sorted(_all_keys(), key=lambda other: other.partition(".")[0] != key.partition(".")[0])
     similar = [other for other in everywhere if other.rpartition(".")[2] == name]
     similar += [other for other in everywhere if other.endswith(f"_{name}")]
     similar += [other for other in known if "".join(word[0] for word in other.rpartition(".")[2].split("_")) == name]
@@ -620,11 +632,22 @@ def _fields(schema: type) -> list[str]:
     return [f.name for f in dataclasses.fields(schema)]
 
 
+def _keys(schema: type, prefix: str = "") -> list[str]:
+    """The dotted keys of every value below `schema`."""
+    keys = []
+    for f in dataclasses.fields(schema):
+        if isinstance(f.type, type) and dataclasses.is_dataclass(f.type):
+            keys += _keys(f.type, f"{prefix}{f.name}.")
+        else:
+            keys.append(f"{prefix}{f.name}")
+    return keys
+
+
 def _all_keys() -> list[str]:
-    """The dotted keys of every choice of every group, and of the root."""
-    keys = [name for name in _fields(RunConfig) if name not in SCHEMAS]
+    """The dotted keys of the root and of every choice of every group."""
+    keys = [key for key in _keys(RunConfig) if key.partition(".")[0] not in SCHEMAS]
     for group, choices in SCHEMAS.items():
-        keys += [f"{group}.{name}" for schema in choices.values() for name in _fields(schema)]
+        keys += [key for schema in choices.values() for key in _keys(schema, f"{group}.")]
     return list(dict.fromkeys(keys))
 
 

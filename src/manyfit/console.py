@@ -229,7 +229,7 @@ def header_rows(record: Mapping[str, Any]) -> list[tuple[str, str]]:
     rows = []
     if data := record.get("data"):
         skipped = f", {count(data['num_skipped'])} skipped" if data.get("num_skipped") else ""
-        source = f" from {data['source']}" if data.get("source") else ""
+        source = f" from {data['source']}" if data.get("source") not in (None, data.get("name")) else ""
         rows.append(("data", f"{data.get('name')}{source}"))
         split = f"{count(data.get('num_train'))} train, {count(data.get('num_validation'))} validation"
         rows.append(("examples", split + skipped))
@@ -238,8 +238,9 @@ def header_rows(record: Mapping[str, Any]) -> list[tuple[str, str]]:
     if model := record.get("model"):
         weights = model.get("weights")
         rows.append(("model", f"{model.get('name')}, weights {'none' if weights is None else weights}"))
-        trainable = count(model.get("num_trainable_parameters"))
-        rows.append(("parameters", f"{count(model.get('num_parameters'))}, of which {trainable} are trained"))
+        total, trained = model.get("num_parameters"), model.get("num_trainable_parameters")
+        share = "all trained" if total == trained else f"of which {count(trained)} are trained"
+        rows.append(("parameters", f"{count(total)}, {share}"))
     if strategy := record.get("strategy"):
         rows.append(("strategy", f"{strategy.get('name')}, {plural(strategy.get('num_replicas'), 'replica')}"))
         devices = [str(device).rpartition("device:")[2] or str(device) for device in strategy.get("devices") or ()]

@@ -8,14 +8,16 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import keras
+import numpy as np
 import psutil
 
 from manyfit import data as data_sets
 from manyfit import models, optimizer, schedule, strategy
 from manyfit.batch import BatchPlan
 from manyfit.callbacks.best_model import BestModel
+from manyfit.callbacks.learning_rate import EpochLearningRate
 from manyfit.callbacks.progress import EpochProgress
-from manyfit.callbacks.stop import Stopped, StopOnSignal
+from manyfit.callbacks.stop import StopOnSignal, Stopped
 from manyfit.callbacks.throughput import EpochRows
 from manyfit.config import RunConfig, to_yaml
 from manyfit.console import Console
@@ -25,7 +27,7 @@ from manyfit.errors import EXIT_FAILED, EXIT_FINISHED, ConfigError, UserError
 from manyfit.files import write_atomically
 from manyfit.models import Network
 from manyfit.precision import LossScale
-from manyfit.record import RunRecord, environment, make_run_folder
+from manyfit.record import RunRecord, environment, make_run_folder, untested_versions
 from manyfit.replicated import ReplicatedModel
 from manyfit.strategy import Place
 from manyfit.tracker import Tracker, open_tracker
@@ -82,23 +84,49 @@ def run(config: RunConfig, *, outputs: Path, folder: Path | None = None, console
 
 
 def compiled(config: RunConfig, plan: BatchPlan, network: Network, data: ImageData) -> ReplicatedModel:
-    """The model that trains `network`; call it inside the scope of the strategy."""
-    loss, metrics = models.loss_and_metrics(len(data.class_names))
+    """The model that trains `network`; call it inside the scope of the strategy.
+
+    A network that its factory compiled keeps its own loss.
+    """
     own = network.model
     model = own if isinstance(own, ReplicatedModel) else ReplicatedModel(own, name="replicated")
-    rates = schedule.learning_rates(config, plan)
+    loss, metrics = models.loss_and_metrics(len(data.class_names), model.network.output_shape[-1])
+    if own.compiled and own.loss is not None:
+        loss = own.loss
     model.compile(
-        optimizer.build(config.optimizer, learning_rate=rates[0], ema=config.ema),
+        optimizer.build(config.optimizer, learning_rate=schedule.learning_rates(config, plan)[0], ema=config.ema),
         loss,
         metrics,
         steps_per_execution=config.steps_per_execution,
         gradient_accumulation=config.gradient_accumulation,
+        class_weight=class_weight(config, data),
         sync_batch_norm=config.model.sync_batch_norm,
         loss_scale=LossScale.of_policy(config.precision.name),
         on_non_finite=config.on_non_finite,
         jit_compile=config.jit_compile,
     )
     return model
+
+
+def class_weight(config: RunConfig, data: ImageData) -> list[float] | None:
+    """The factor of each class in the training loss; `balanced` gives every class the same share of it.
+
+    Raises:
+        ConfigError: another number of factors than classes.
+    """
+    num_classes = len(data.class_names)
+    if config.class_weight is None:
+        return None
+    if config.class_weight == "balanced":
+        counts = np.bincount(data.train.labels, minlength=num_classes)
+        return (len(data.train) / (num_classes * np.maximum(counts, 1))).tolist()
+    if len(config.class_weight) != num_classes:
+        raise ConfigError(
+            f"class_weight={config.class_weight} has {len(config.class_weight)} factors; the data has {num_classes} "
+            "classes.",
+            f"Give one a class, in this order: {', '.join(data.class_names[:12])}.",
+        )
+    return [float(factor) for factor in config.class_weight]
 
 
 def feeds(config: RunConfig, plan: BatchPlan, data: ImageData) -> tuple[Feed, Feed]:
@@ -145,7 +173,7 @@ def _train(
             validation_data=validation.distribute(place.strategy),
             validation_steps=plan.validation_steps,
             callbacks=[
-                keras.callbacks.LearningRateScheduler(lambda epoch: rates[epoch]),
+                EpochLearningRate(rates),
                 rows,
                 best,
                 progress,
@@ -261,6 +289,7 @@ def _check_devices(config: RunConfig, place: Place) -> None:
 
 
 def _notices(config: RunConfig, place: Place, data: ImageData) -> Iterator[str]:
+    yield from untested_versions(environment()["versions"])
     shape = data.image_shape
     if shape is not None and config.model.image_size is not None and config.model.image_size > 3 * shape[0]:
         yield (

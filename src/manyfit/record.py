@@ -20,6 +20,8 @@ RECORD_NAME = "record.json"
 ROWS_NAME = "epochs.jsonl"
 STATUSES = ("running", "finished", "failed", "stopped")
 SECTIONS = ("data", "model", "strategy", "batch", "best", "timing", "tracker", "versions", "git", "host")
+TESTED_VERSIONS = {"tensorflow": "2.21", "keras": "3.15", "wandb": "0.31"}
+"""The releases that every guarantee was tested with; the only place that names them in code."""
 DISTRIBUTIONS = ("manyfit", "tensorflow", "keras", "wandb", "hydra-core", "omegaconf", "numpy")
 
 
@@ -176,6 +178,19 @@ def environment() -> dict[str, Any]:
         },
         "command": shlex.join([Path(sys.executable).name, *sys.argv]),
     }
+
+
+def untested_versions(versions: dict[str, str | None]) -> list[str]:
+    """A line for each library that is another version than those this project is tested with.
+
+    >>> untested_versions({"tensorflow": "2.21.1", "keras": "3.99.0"})
+    ['keras 3.99.0 is not a version that manyfit is tested with (3.15): run src/check.py before long work.']
+    """
+    return [
+        f"{name} {found} is not a version that manyfit is tested with ({tested}): run src/check.py before long work."
+        for name, tested in TESTED_VERSIONS.items()
+        if (found := versions.get(name)) is not None and not f"{found}.".startswith(f"{tested}.")
+    ]
 
 
 def _now() -> str:

@@ -20,7 +20,7 @@ import keras
 import numpy as np
 import tensorflow as tf
 
-from manyfit.batch_norm import real_rows, replicate_batch_norm
+from manyfit.coupled_layers import couple, real_rows
 from manyfit.errors import TrainingError
 from manyfit.precision import LossScale
 
@@ -114,7 +114,7 @@ class ReplicatedModel(keras.Model):
         # The gradients arrive summed: summing them again inside the optimizer would count every replica R times.
         optimizer._all_reduce_sum_gradients = list
         optimizer.build(self.network.trainable_variables)
-        replicate_batch_norm(self.network, synchronized=sync_batch_norm)
+        couple(self.network, sync_batch_norm=sync_batch_norm)
         loss = keras.losses.get(loss)
         self._example_loss: Callable = loss.call if isinstance(loss, keras.losses.Loss) else loss
         self._loss_mean = keras.metrics.Mean(name="loss")
@@ -262,6 +262,15 @@ class ReplicatedModel(keras.Model):
 
         return tf.function(test_steps, autograph=False)
 
+    def _make_predict_step(self) -> Callable:
+        strategy = self.distribute_strategy
+
+        def outputs_of(data):
+            inputs, _, mask = data
+            return self.network(inputs, training=False), mask
+
+        return tf.function(lambda data: strategy.run(outputs_of, args=(data,)), autograph=False)
+
     # --- the loops over epochs --------------------------------------------------------------------------------------
 
     def _results(self) -> dict[str, float]:
@@ -371,16 +380,10 @@ class ReplicatedModel(keras.Model):
     def predict(self, x, *, steps: int, **_):
         """The outputs of every real row of `steps` steps of `x`, in order: float32 [N, ...]."""
         strategy = self.distribute_strategy
-        if self._predict_step is None:
-
-            def predict_step(data):
-                inputs, _, mask = data
-                return self.network(inputs, training=False), mask
-
-            self._predict_step = tf.function(lambda data: strategy.run(predict_step, args=(data,)), autograph=False)
+        self._predict_step = predict_step = self._predict_step or self._make_predict_step()
         iterator, rows = iter(x), []
-        for _step in range(steps):
-            outputs, masks = (strategy.experimental_local_results(part) for part in self._predict_step(next(iterator)))
+        for _ in range(steps):
+            outputs, masks = (strategy.experimental_local_results(part) for part in predict_step(next(iterator)))
             outputs, masks = tf.concat(outputs, axis=0), tf.concat(masks, axis=0)
             rows.append(tf.boolean_mask(outputs, masks > 0).numpy())
         return np.concatenate(rows)

@@ -51,10 +51,7 @@ def make(config: StrategyConfig) -> Place:
     """
     gpus = tf.config.list_physical_devices("GPU")
     use_gpu, notices = _kind(config, len(gpus))
-    if use_gpu:
-        names = _claim_gpus(config, gpus)
-    else:
-        names = _claim_cpus(config)
+    names = _claim_gpus(config, gpus) if use_gpu else _claim_cpus(config)
     return Place(config.name, _strategy(config, names), _describe(names), notices)
 
 

@@ -5,6 +5,7 @@ import shlex
 import struct
 import sys
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
@@ -68,7 +69,7 @@ class Tracker:
             return TensorBoardRows(folder)
 
         def give_up(error: Exception) -> None:
-            self._notify(f"The TensorBoard logs cannot be written ({exto_plain(error)}); the training goes on.")
+            self._notify(f"The TensorBoard logs cannot be written ({explain(error)}); the training goes on.")
 
         return [Guarded(make, give_up)]
 
@@ -148,31 +149,28 @@ class WandbTracker(Tracker):
     def _give_up(self, error: Exception) -> None:
         if self._working:
             self._working = False
-            self._notify(
-                f"W&B stopped working ({exto_plain(error)}). The training is not affected; every number is in the run folder."
-            )
+            unharmed = "The training is not affected: every number is in the run folder's record."
+            self._notify(f"W&B stopped working ({explain(error)}). {unharmed}")
 
     def finish(self, exit_code: int = 0) -> None:
         """Finish the run with the process's exit code and wait until its file is complete. Never raises."""
         if self._finished:
             return
-        import wandb
-
         num_rows = 0
 
-        def finish_run() -> None:
+        def count_rows() -> None:
             nonlocal num_rows
             num_rows = self._run.step
-            self._run.finish(exit_code=exit_code)
 
-        self._attempt(finish_run)
+        # Each of them also after a failure: a value that W&B could not take must not cost the run its exit code, and
+        # a run that is not finished would be in the way of the next one.
+        for action in (count_rows, lambda: self._run.finish(exit_code=exit_code), lambda: _teardown(exit_code)):
+            try:
+                action()
+            except Exception as error:
+                self._give_up(error)
         self._finished = True
-        try:
-            wandb.teardown(exit_code)
-        except Exception as error:
-            self._give_up(error)
-        finally:
-            self._environment.restore()
+        self._environment.restore()
         if not self._working:
             self.sync_command = self._sync_line()
         elif self.mode == "offline" and not is_complete(self.folder / f"run-{self.run_id}.wandb", num_rows):
@@ -238,7 +236,7 @@ def _cannot_start(mode: str, fallback: str, error: Exception) -> str:
     meanwhile = (
         "This run is tracked offline." if fallback == "offline" else "This run is recorded in its run folder alone."
     )
-    return f"W&B could not start {mode} ({exto_plain(error)}). {meanwhile}"
+    return f"W&B could not start {mode} ({explain(error)}). {meanwhile}"
 
 
 def _project(config: WandbConfig) -> str:
@@ -253,9 +251,11 @@ def _start(mode: Any, options: Mapping[str, Any], system_metrics_seconds: float,
     import wandb
 
     # `init` would return a run that is still open, and this run's rows would land in it.
-    if wandb.run is not None:
-        notify(f"The W&B run {wandb.run.id} was still open in this process; it was finished first.")
-        wandb.run.finish()
+    open_run = wandb.run
+    if open_run is not None:
+        with suppress(Exception):  # it raises for a run whose helper process died
+            open_run.finish()
+            notify(f"The W&B run {open_run.id} was still open in this process; it was finished first.")
     # Settings are read from the environment once; an earlier run's must not be used for this one.
     wandb.teardown()
     os.environ["WANDB_MODE"] = mode
@@ -272,6 +272,16 @@ def _start(mode: Any, options: Mapping[str, Any], system_metrics_seconds: float,
     return wandb.init(mode=mode, settings=wandb.Settings(**settings), **options)
 
 
+def _teardown(exit_code: int) -> None:
+    """Wait until W&B's helper process has written everything and ended."""
+    import wandb
+
+    try:
+        wandb.teardown(exit_code)
+    except SystemExit as error:  # what W&B does where its helper process failed
+        raise RuntimeError(f"its helper process ended with exit code {error.code}") from error
+
+
 def resolve_mode(config: WandbConfig, notify: Notify) -> str:
     """`online`, `offline` or `disabled`: what is asked, resolved once, with a notice where it can't be had."""
     asked = config.mode
@@ -283,12 +293,10 @@ def resolve_mode(config: WandbConfig, notify: Notify) -> str:
     mode = MODES.get(asked, AUTO)
     if mode in ("offline", "disabled"):
         return mode
-    # Settings refuse a mode that they don't know, and a key is needed only to go online.
-    os.environ["WANDB_MODE"] = "online"
     try:
         has_key = _has_key()
     except Exception as error:
-        notify(f"The W&B key cannot be used ({exto_plain(error)}). This run is tracked offline.")
+        notify(f"The W&B key cannot be used ({explain(error)}). This run is tracked offline.")
         return "offline"
     if not has_key:
         wanted = "W&B was asked to go online, but no" if mode == "online" else "No"
@@ -377,7 +385,7 @@ def exit_code_of(error: BaseException | None) -> int:
     return code if isinstance(code, int) else 1
 
 
-def exto_plain(error: Exception) -> str:
+def explain(error: Exception) -> str:
     """The kind of an exception and the first line of what it says."""
     first_line = next(iter(str(error).strip().splitlines()), "")
     return f"{type(error).__name__}: {first_line}" if first_line else type(error).__name__

@@ -213,6 +213,7 @@ def test_a_failed_save_leaves_the_old_model_whole(record, tmp_path):
     assert record.data["best"] == {}
 
 
+@pytest.mark.filterwarnings("ignore:__array__ implementation:DeprecationWarning")  # Keras' own saving, NumPy 2
 def test_a_real_model_is_saved_whole(record, tmp_path):
     model = keras.Sequential([keras.Input((3,)), keras.layers.Dense(2)])
     BestModel(record, tmp_path / "model.keras", model.save).on_epoch_end(0, metrics(0.9, 0.1))

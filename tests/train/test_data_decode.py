@@ -67,10 +67,10 @@ BAD = {
     "cut.jpg": (encode("JPEG")[:400], "truncated JPEG"),
     "cut_at_header.jpg": (encode("JPEG")[:20], "truncated JPEG"),
     "cut_by_two.jpg": (encode("JPEG")[:-2], "truncated JPEG"),
-    "cut.png": (encode("PNG")[:200], "truncated PNG"),
-    "cut.webp": (encode("WEBP")[:100], "truncated WebP"),
+    "cut.png": (encode("PNG")[:-30], "truncated PNG"),
+    "cut.webp": (encode("WEBP")[:-30], "truncated WebP"),
     "cut.bmp": (encode("BMP")[:300], "truncated BMP"),
-    "cut.gif": (encode("GIF")[:200], "truncated GIF"),
+    "cut.gif": (encode("GIF")[:-30], "truncated GIF"),
     "moving.webp": (
         encode("WEBP", save_all=True, append_images=[make_picture().rotate(90)]),
         "an animated WebP, which TensorFlow does not decode",

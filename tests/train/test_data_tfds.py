@@ -129,6 +129,14 @@ def test_damaged_copy_is_an_error_even_under_auto(tmp_path, data_dir):
     assert not list((tmp_path / "cache" / "tfds").iterdir())  # no half export
 
 
+def test_cache_that_cannot_be_written(tmp_path, data_dir):
+    CatsVsDogs(data_dir=data_dir).download_and_prepare()
+    (tmp_path / "cache").write_text("a file where the folder should be")
+    with pytest.raises(DataError, match="cannot be exported") as caught:
+        data.load(DataConfig(), cache_dir=tmp_path / "cache")
+    assert "MANYFIT_CACHE" in caught.value.remedy
+
+
 def test_download_that_fails_is_one_line(monkeypatch, tmp_path, capfd):
     monkeypatch.setattr(tfds_source, "unreachable", lambda url: None)
 

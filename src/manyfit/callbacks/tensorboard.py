@@ -5,6 +5,12 @@ from pathlib import Path
 import keras
 import tensorflow as tf
 
+from manyfit.callbacks.throughput import learning_rate_of
+
+SCALAR = tf.compat.v1.SummaryMetadata(
+    plugin_data=tf.compat.v1.SummaryMetadata.PluginData(plugin_name="scalars"), data_class="DATA_CLASS_SCALAR"
+)
+
 
 class TensorBoardRows(keras.callbacks.Callback):
     """Writes each epoch's numbers under `folder/train` and `folder/validation`, named as Keras names them.
@@ -20,14 +26,17 @@ class TensorBoardRows(keras.callbacks.Callback):
     def on_epoch_end(self, epoch: int, logs: dict | None = None) -> None:
         """Write what `logs` holds, and the learning rate."""
         numbers = dict(logs or {})
-        if self.model is not None and getattr(self.model, "optimizer", None) is not None:
-            numbers.setdefault("learning_rate", float(self.model.optimizer.learning_rate))
+        if (learning_rate := learning_rate_of(self.model)) is not None:
+            numbers.setdefault("learning_rate", learning_rate)
         for name, value in numbers.items():
             split = "validation" if name.startswith("val_") else "train"
             if split not in self._writers:
                 self._writers[split] = tf.summary.create_file_writer(str(self.folder / split))
             with self._writers[split].as_default():
-                tf.summary.scalar(f"epoch_{name.removeprefix('val_')}", value, step=epoch + 1)
+                # `tf.summary.scalar` needs the tensorboard package, which writing a number does not.
+                tf.summary.write(
+                    f"epoch_{name.removeprefix('val_')}", tf.constant(value, tf.float32), epoch + 1, SCALAR
+                )
         # A run that is killed keeps the curves of its finished epochs.
         for writer in self._writers.values():
             writer.flush()

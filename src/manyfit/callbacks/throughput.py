@@ -121,7 +121,7 @@ class EpochRows(keras.callbacks.Callback):
         row = {
             "epoch": epoch + 1,
             **{name: finite(logs.get(name)) for name in ROW_METRICS},
-            "learning_rate": finite(logs.get("learning_rate", self._learning_rate())),
+            "learning_rate": finite(logs.get("learning_rate", learning_rate_of(self.model))),
             "train_seconds": self._trained_until - self._epoch_started,
             "validation_seconds": self._validation_seconds,
             "images_per_second": self.images_per_second(),
@@ -130,9 +130,12 @@ class EpochRows(keras.callbacks.Callback):
         self.record.add_epoch(row)
         logs.update({name: row[name] for name in MEASURED if row[name] is not None})
 
-    def _learning_rate(self) -> float | None:
-        optimizer = getattr(self.model, "optimizer", None)
-        return None if optimizer is None else float(keras.ops.convert_to_numpy(optimizer.learning_rate))
+
+def learning_rate_of(model: Any) -> float | None:
+    """The optimizer's learning rate at this step, whatever its schedule; None for a model without optimizer."""
+    rate = getattr(getattr(model, "optimizer", None), "learning_rate", None)
+    # `float(variable)` goes through NumPy's deprecated protocol, `.numpy()` does not.
+    return None if rate is None else float(rate.numpy() if hasattr(rate, "numpy") else rate)
 
 
 def finite(value: Any) -> float | None:

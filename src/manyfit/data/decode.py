@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import typing
+from typing import TYPE_CHECKING, Any
 
 from manyfit.data import sniff
 
-if typing.TYPE_CHECKING:
+if TYPE_CHECKING:
     import tensorflow as tf
 
 # A JPEG above this many bytes of pixels is judged by a full decode: the quick one would not meet the decoder's limits.
@@ -59,8 +59,9 @@ def _decoded_size(contents: bytes) -> tuple[int, int]:
     import tensorflow as tf
 
     if sniff.kind_of(contents) == "JPEG":
-        height, width, channels = tf.io.decode_jpeg(contents, channels=3, ratio=_QUICK_RATIO).shape
+        quick: Any = tf.io.decode_jpeg(contents, channels=3, ratio=_QUICK_RATIO)
+        height, width, channels = quick.shape
         if height * width * channels * _QUICK_RATIO**2 < _LARGEST_QUICK_CHECK:
             return height, width
-    height, width, _ = decode_image(contents).shape
-    return height, width
+    image: Any = decode_image(contents)
+    return image.shape[0], image.shape[1]

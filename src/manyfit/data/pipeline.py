@@ -8,6 +8,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 import tensorflow as tf
+from tensorflow.random.experimental import stateless_shuffle  # pyright: ignore[reportMissingImports]
 
 from manyfit.data.decode import decode_image
 from manyfit.data.examples import Split
@@ -73,7 +74,7 @@ class Feed:
             order = tf.range(num_examples)
             if self.shuffle_seed is not None:
                 seed = tf.stack([tf.constant(self.shuffle_seed, tf.int64), epoch])
-                order = tf.random.experimental.stateless_shuffle(order, seed=seed)
+                order = stateless_shuffle(order, seed=seed)
             position = tf.range(self.steps * self.rows_per_step)
             indices = tf.gather(order, position % num_examples)
             mask = tf.cast(position < num_examples, tf.float32)

@@ -55,24 +55,9 @@ def load_tfds(config: DataConfig, cache_dir: Path) -> ImageData:
     """
     known = data_set(config)
     if known.tfds_name is None:
-        raise CannotBeHad(
-            f"data={config.name} is not in TensorFlow Datasets.", three_ways(config, known), "unknown there"
-        )
-    data_dir = Path(os.path.abspath(os.path.expanduser(config.root or os.environ.get("TFDS_DATA_DIR") or _DEFAULT_DIR)))
-    if config.root is not None and not data_dir.is_dir():
-        raise DataError(f"data.root={config.root} is no folder.", "With data.source=tfds it is TFDS's data folder.")
-    prepared = find_prepared(data_dir, known.tfds_name)
-    if prepared is None:
-        why = download(known.tfds_name, known.url, data_dir)
-        prepared = find_prepared(data_dir, known.tfds_name)
-        if prepared is None:
-            why = why or "the download left nothing"
-            raise CannotBeHad(
-                f"data={config.name} cannot be had: no prepared TFDS copy '{known.tfds_name}' in {data_dir}, and "
-                f"downloading failed: {why}.",
-                three_ways(config, known),
-                why,
-            )
+        why = f"data={config.name} is not in TensorFlow Datasets"
+        raise CannotBeHad(f"{why}.", three_ways(config, known), why)
+    prepared = _prepare(config, known, known.tfds_name)
     try:
         with _quiet():
             if known.is_array:
@@ -80,7 +65,12 @@ def load_tfds(config: DataConfig, cache_dir: Path) -> ImageData:
             folder = _export(known, prepared, Path(cache_dir) / "tfds")
     except DataError:
         raise
-    except Exception as error:  # TFDS raises errors of many kinds for a damaged copy
+    except OSError as error:  # the disk's errors; TensorFlow has its own for what it reads
+        raise DataError(
+            f"The pictures of {prepared} cannot be exported into {cache_dir}: {error}.",
+            "Set MANYFIT_CACHE to a folder that can be written and has room, or give data.root=PATH.",
+        ) from error
+    except Exception as error:  # TFDS and TensorFlow raise errors of many kinds for a damaged copy
         raise DataError(
             f"The TFDS copy {prepared} cannot be read: {_one_line(error)}.",
             "Delete that folder, so that it is prepared again, or give data.root=PATH.",
@@ -93,6 +83,26 @@ def load_tfds(config: DataConfig, cache_dir: Path) -> ImageData:
         on_bad_image=config.on_bad_image,
         cache_dir=cache_dir,
     )
+
+
+def _prepare(config: DataConfig, known: DataSet, tfds_name: str) -> Path:
+    """Find the prepared copy, or download it."""
+    place = config.root or os.environ.get("TFDS_DATA_DIR") or _DEFAULT_DIR
+    data_dir = Path(os.path.abspath(os.path.expanduser(place)))
+    if config.root is not None and not data_dir.is_dir():
+        raise DataError(f"data.root={config.root} is no folder.", "With data.source=tfds it is TFDS's data folder.")
+    prepared = find_prepared(data_dir, tfds_name)
+    if prepared is None:
+        why = download(tfds_name, known.url, data_dir) or "it left nothing"
+        prepared = find_prepared(data_dir, tfds_name)
+        if prepared is None:
+            raise CannotBeHad(
+                f"data={config.name} cannot be had: no prepared TFDS copy '{tfds_name}' in {data_dir}, and the "
+                f"download failed: {why}.",
+                three_ways(config, known),
+                why,
+            )
+    return prepared
 
 
 def find_prepared(data_dir: Path, tfds_name: str) -> Path | None:
@@ -197,7 +207,8 @@ def _export(known: DataSet, prepared: Path, exports: Path) -> Path:
     try:
         for split in splits:
             rows = builder.as_dataset(split=split, decoders={"image": tfds.decode.SkipDecoding()}, shuffle_files=False)
-            names = [known.folder_names.get(name, name) for name in builder.info.features["label"].names]
+            labels: list[str] = builder.info.features["label"].names
+            names = [known.folder_names.get(label, label) for label in labels]
             _write_pictures(tfds.as_numpy(rows), names, staging / split if len(splits) > 1 else staging)
         staging.chmod(0o755)  # mkdtemp's 0700 would hide a shared cache from other users
         try:

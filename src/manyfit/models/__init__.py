@@ -33,9 +33,10 @@ def input_shape(config: ModelConfig, data: ImageData) -> tuple[int, int, int]:
             f"model={config.builder} takes the data's own picture size, but the pictures of data={data.name} differ.",
             "Give model.image_size=N, such as 96.",
         )
-    height, width = shape[:2] if config.image_size is None and shape else (config.image_size, config.image_size)
-    colour = config.builder in ("mobilenet_v2", "application") or shape is None
-    return int(height), int(width), 3 if colour else shape[2]
+    height, width, channels = shape or (0, 0, 3)
+    if config.image_size is not None:
+        height = width = config.image_size
+    return height, width, 3 if config.builder in ("mobilenet_v2", "application") else channels
 
 
 def build(config: ModelConfig, data: ImageData) -> Network:
@@ -52,10 +53,25 @@ def build(config: ModelConfig, data: ImageData) -> Network:
     return network
 
 
-def loss_and_metrics(num_classes: int) -> tuple[keras.losses.Loss, list[keras.metrics.Metric]]:
-    """The loss and the accuracy of class scores: one logit for two classes, else one a class."""
-    if num_outputs(num_classes) == 1:
+def loss_and_metrics(
+    num_classes: int, outputs: int | None = None
+) -> tuple[keras.losses.Loss, list[keras.metrics.Metric]]:
+    """The loss and the accuracy of class scores (logits): one for two classes, else one a class.
+
+    Args:
+        outputs: Scores that the network gives an example; None for the usual number.
+
+    Raises:
+        ConfigError: a network whose outputs do not fit the classes of the data.
+    """
+    outputs = num_outputs(num_classes) if outputs is None else outputs
+    if outputs == 1 and num_classes == 2:
         loss = keras.losses.BinaryCrossentropy(from_logits=True)
         return loss, [keras.metrics.BinaryAccuracy(name="accuracy", threshold=0.0)]
+    if outputs != num_classes:
+        raise ConfigError(
+            f"The model gives {outputs} scores an example, but the data has {num_classes} classes.",
+            f"End it in {num_outputs(num_classes)} logits (no softmax).",
+        )
     loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
     return loss, [keras.metrics.SparseCategoricalAccuracy(name="accuracy")]

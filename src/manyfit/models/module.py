@@ -3,6 +3,7 @@
 import importlib
 import sys
 from pathlib import Path
+from typing import Any
 
 import keras
 import tensorflow as tf
@@ -22,8 +23,8 @@ def build_module(
     Raises:
         ConfigError: no such function, or what it returns is not a model built inside the strategy's scope.
     """
-    factory = _find(config.factory)
-    model = factory(input_shape=image_shape, num_classes=num_classes)
+    factory = import_factory(config)
+    model: Any = factory(input_shape=image_shape, num_classes=num_classes)
     if not isinstance(model, keras.Model):
         raise ConfigError(
             f"model.factory={config.factory} returned {type(model).__name__}, expected a keras.Model.",
@@ -44,7 +45,13 @@ def build_module(
     return Network(model)
 
 
-def _find(name: str):
+def import_factory(config: ModuleConfig):
+    """The factory function of `config`; importing it also registers the user's own Keras classes.
+
+    Raises:
+        ConfigError: there is no such module or function.
+    """
+    name = config.factory
     module_name, _, function_name = name.partition(":")
     if str(Path.cwd()) not in sys.path:
         sys.path.append(str(Path.cwd()))

@@ -1,4 +1,8 @@
-"""Batch normalisation over the real rows of the whole global batch: padding and replica count leave no trace in it."""
+"""Keras layers in which a row's result depends on the rows around it, made independent of replicas and padding.
+
+Batch norm takes its statistics from the real rows of the whole global batch. Dropout draws one mask for the rows of
+all replicas, of which each takes its own part: Keras would draw the same mask on every replica.
+"""
 
 import contextlib
 import threading
@@ -7,6 +11,12 @@ from collections.abc import Iterator
 import keras
 import tensorflow as tf
 
+DROPOUTS = (
+    keras.layers.Dropout,
+    keras.layers.SpatialDropout1D,
+    keras.layers.SpatialDropout2D,
+    keras.layers.SpatialDropout3D,
+)
 _context = threading.local()  # MirroredStrategy runs each replica in a thread of its own
 
 
@@ -57,18 +67,19 @@ def masked_moments(inputs, mask, shift, empty_variance, *, synchronized: bool) -
     return mean + shift, tf.where(count > 0, variance, tf.cast(empty_variance, inputs.dtype))
 
 
-def replicate_batch_norm(network: keras.Model, *, synchronized: bool) -> int:
-    """Make every batch-norm layer of `network` take its statistics from `masked_moments`; the number of layers.
+def couple(network: keras.Model, *, sync_batch_norm: bool) -> None:
+    """Make the batch-norm and dropout layers of `network` work on the global batch.
 
-    Only the running instance changes: what is saved is Keras' own layer, which loads without this project.
+    Only the running instances change: what is saved is Keras' own layers, which load without this project.
     """
-    layers = [layer for layer in network._flatten_layers() if isinstance(layer, keras.layers.BatchNormalization)]
-    for layer in layers:
-        _replace_moments(layer, synchronized)
-    return len(layers)
+    for layer in network._flatten_layers():
+        if isinstance(layer, keras.layers.BatchNormalization):
+            _take_moments_of_real_rows(layer, sync_batch_norm)
+        elif isinstance(layer, DROPOUTS):
+            _draw_for_all_replicas(layer)
 
 
-def _replace_moments(layer: keras.layers.BatchNormalization, synchronized: bool) -> None:
+def _take_moments_of_real_rows(layer: keras.layers.BatchNormalization, synchronized: bool) -> None:
     keras_moments = type(layer)._moments
 
     def moments(inputs, mask):
@@ -80,3 +91,31 @@ def _replace_moments(layer: keras.layers.BatchNormalization, synchronized: bool)
         return masked_moments(inputs, rows, shift, empty_variance, synchronized=synchronized)
 
     layer._moments = moments
+
+
+def _draw_for_all_replicas(layer: keras.layers.Dropout) -> None:
+    keras_call = type(layer).call
+
+    def call(inputs, training=False):
+        replica = tf.distribute.get_replica_context()
+        if not training or layer.rate in (0, 1) or replica is None or replica.num_replicas_in_sync == 1:
+            return keras_call(layer, inputs, training=training)
+        return inputs * _own_part(layer, inputs, replica)
+
+    layer.call = call
+
+
+def _own_part(layer: keras.layers.Dropout, inputs: tf.Tensor, replica) -> tf.Tensor:
+    """This replica's rows of the mask that one replica would draw for the whole batch, scaled to keep the mean."""
+    rows, *rest = tf.unstack(tf.shape(inputs))
+    spatial = getattr(layer, "_get_noise_shape", None)
+    asked_rows, *asked = [None, *spatial(inputs)[1:]] if spatial else layer.noise_shape or [None] * inputs.shape.rank
+    drawn = [own if size is None else size for size, own in zip(asked, rest, strict=True)]
+    drawn_rows = rows * replica.num_replicas_in_sync if asked_rows is None else asked_rows
+    seed = tf.cast(tf.math.floormod(layer.seed_generator.next(), tf.int32.max - 1), tf.int32)  # as Keras casts it
+    ones = tf.ones(tf.stack([drawn_rows, *drawn]), inputs.dtype)
+    mask = tf.nn.experimental.stateless_dropout(ones, rate=layer.rate, seed=seed)
+    if asked_rows is not None:
+        return mask
+    first = tf.cast(replica.replica_id_in_sync_group, tf.int32) * rows
+    return mask[first : first + rows]

@@ -1,0 +1,1 @@
+"""Every claim that is made of runs and models, from what is on disk."""
