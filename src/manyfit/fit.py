@@ -30,7 +30,7 @@ from manyfit.precision import LossScale
 from manyfit.record import RunRecord, environment, make_run_folder, untested_versions
 from manyfit.replicated import ReplicatedModel
 from manyfit.strategy import Place
-from manyfit.tracker import Tracker, open_tracker
+from manyfit.tracker import Notify, Tracker, open_tracker
 
 MODEL_NAME = "model.keras"
 CONFIG_NAME = "config.yaml"
@@ -77,9 +77,9 @@ def run(config: RunConfig, *, outputs: Path, folder: Path | None = None, console
 
     for notice in (*place.notices, *data.notices, *network.notices, *_notices(config, place, data)):
         notify(notice)
-    with _closed(record, console), _tracker(config, record, notify, name) as tracker:
-        _train(config, model, place, data, plan, record, tracker, console)
-    console.summary(record.data, folder=folder, sync_command=tracker.sync_command)
+    with _closed(record, notify), _tracker(config, record, console, notify, name) as tracker:
+        _train(config, model, place, data, plan, record, tracker, console, notify)
+    console.summary(record.data, folder=folder, sync_command=record.data["tracker"].get("sync_command"))
     return record
 
 
@@ -147,6 +147,7 @@ def _train(
     record: RunRecord,
     tracker: Tracker,
     console: Console,
+    notify: Notify,
 ) -> None:
     rates = schedule.learning_rates(config, plan)
     console.header(record.data, folder=record.folder, facts=_facts(config, rates))
@@ -161,7 +162,7 @@ def _train(
         with model.averaged_weights():
             model.network.save(path)
 
-    best = BestModel(record, record.folder / MODEL_NAME, save, notify=console.notice)
+    best = BestModel(record, record.folder / MODEL_NAME, save, notify=notify)
     progress = EpochProgress(console, rows, best)
     train, validation = feeds(config, plan, data)
     record.update("timing", startup_seconds=time.time() - psutil.Process().create_time())
@@ -186,7 +187,7 @@ def _train(
 
 
 @contextlib.contextmanager
-def _tracker(config: RunConfig, record: RunRecord, notify, name: str) -> Iterator[Tracker]:
+def _tracker(config: RunConfig, record: RunRecord, console: Console, notify: Notify, name: str) -> Iterator[Tracker]:
     derived = {key: record.data[key] for key in ("data", "model", "strategy", "batch", "versions", "git")}
     tags = [config.data.name, config.model.name, f"{config.strategy.name}-x{record.data['strategy']['num_replicas']}"]
     if record.data["rehearsal"]:
@@ -200,19 +201,19 @@ def _tracker(config: RunConfig, record: RunRecord, notify, name: str) -> Iterato
         tags=tags,
         notify=notify,
     ) as tracker:
-        record.update(
-            "tracker",
-            mode=tracker.mode,
-            run_id=tracker.run_id,
-            path=tracker.path,
-            url=tracker.url,
-            sync_command=tracker.sync_command,
-        )
-        yield tracker
+        console.sinks.append(tracker.write_log)
+        facts = {"mode": tracker.mode, "run_id": tracker.run_id, "path": tracker.path, "url": tracker.url}
+        record.update("tracker", **facts, sync_command=tracker.sync_command)
+        try:
+            yield tracker
+        finally:
+            console.sinks.remove(tracker.write_log)
+    # An upload that failed at the very end leaves something to sync.
+    record.update("tracker", sync_command=tracker.sync_command)
 
 
 @contextlib.contextmanager
-def _closed(record: RunRecord, console: Console) -> Iterator[None]:
+def _closed(record: RunRecord, notify: Notify) -> Iterator[None]:
     """Whatever happens inside, the record says how it ended."""
     started = time.time()
 
@@ -225,7 +226,7 @@ def _closed(record: RunRecord, console: Console) -> Iterator[None]:
         yield
     except Stopped as error:
         close("stopped", error.exit_code, str(error))
-        console.notice(f"The run was {error}; its record and best model are in {record.folder}.")
+        notify(f"The run was {error}; its record and best model are in {record.folder}.")
     except UserError as error:
         close("failed", error.exit_code, str(error))
         raise

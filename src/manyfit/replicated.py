@@ -15,6 +15,7 @@ import contextlib
 import math
 import time
 from collections.abc import Callable, Iterable
+from typing import Any
 
 import keras
 import numpy as np
@@ -125,7 +126,9 @@ class ReplicatedModel(keras.Model):
         self._on_non_finite = on_non_finite
         self._steps_per_execution = steps_per_execution
         self._jit_compile_step = jit_compile
-        self._train_steps = self._test_steps = self._predict_step = None
+        self._train_steps: Any = None
+        self._test_steps: Any = None
+        self._predict_step: Any = None
 
     @property
     def metrics(self):

@@ -27,11 +27,12 @@ class Guarded(keras.callbacks.Callback):
         if self._failed:
             return
         try:
-            if self._inner is None:
-                self._inner = self._make()
-                self._inner.set_params(self.params or {})
-                self._inner.set_model(self.model)
-            getattr(self._inner, hook)(*arguments, **keywords)
+            inner = self._inner
+            if inner is None:
+                self._inner = inner = self._make()
+                inner.set_params(self.params or {})
+                inner.set_model(self.model)
+            getattr(inner, hook)(*arguments, **keywords)
         except Exception as error:  # whatever a tracker raises, the training is worth more
             self._failed = True
             self._give_up(error)

@@ -46,16 +46,16 @@ def draw(kind: str, rng: np.random.Generator) -> Image.Image:
     image = make_background((width, height), rng)
     coats = make_coats((width, height), rng)
     line = shaded(pick(rng, COATS), 0.45) if rng.random() < 0.75 else None
-    unit = min(width, height) * rng.uniform(0.16, 0.29)
+    unit = min(width, height) * rng.uniform(0.18, 0.3)
     centre = np.array([width * rng.uniform(0.39, 0.61), height * rng.uniform(0.42, 0.58)])
     flip = -1 if rng.random() < 0.5 else 1
     sketch = Sketch(image, coats, line, np.diag([unit * flip * rng.uniform(0.85, 1.15), unit]), centre)
-    sketch = sketch.moved(0, 0, 1.0, rng.normal(0, 0.22))
+    sketch = sketch.moved(0, 0, 1.0, rng.normal(0, 0.18))
     if kind in THINGS:
         THINGS[kind](sketch, rng)
     else:
         draw_animal(sketch, kind, rng)
-    for _ in range(int(rng.integers(0, 4))):
+    for _ in range(int(rng.integers(0, 3))):
         spot = (centre + rng.normal(0, 1.1, 2) * unit) / (width, height)
         clutter(image, rng, spot.tolist(), rng.uniform(0.04, 0.13))
     return photograph(image, rng)

@@ -76,7 +76,7 @@ def draw_animal(sketch: Sketch, kind: str, rng: np.random.Generator) -> None:
     build = _varied(BUILDS[kind], rng)
     collar = any_colour(rng) if rng.random() < 0.35 else None
     look = Look(pick(rng, EYES), pick(rng, NOSES), pick(rng, (PINK, (120, 86, 80), (200, 160, 150))), collar)
-    pose = rng.choice(3, p=(0.4, 0.3, 0.3))
+    pose = rng.choice(3, p=(0.45, 0.3, 0.25))
     if pose == 0:
         _draw_face(sketch.moved(0, 0.1, 1.25), build, look, rng)
     elif pose == 1:
