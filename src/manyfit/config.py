@@ -1,12 +1,10 @@
-"""What was asked: the schema of every configuration group, and the checks that need no TensorFlow.
+"""What was asked: every group's dataclass, the run's own keys, and `check`, which turns a composed config into them.
 
-Each group's YAML choice has one dataclass here, so that a key which a choice does not have is refused, and a value
-is checked where it is declared. `check` turns a composed Hydra config into a `RunConfig`.
+Each group's YAML choice has one dataclass in `manyfit.schema`, so that a key which a choice does not have is refused.
 """
 
 import dataclasses
 import difflib
-import math
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Any
@@ -15,512 +13,68 @@ from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import ConfigKeyError, MissingMandatoryValue, OmegaConfBaseException
 
 from manyfit.errors import ConfigError
-
-AUTO = "auto"
-
-
-def nearest(received: object, choices: Iterable[object]) -> str:
-    """The remedy for an unknown name: the nearest choice if one is near, then all of them."""
-    names = [str(choice) for choice in choices]
-    near = difflib.get_close_matches(str(received), names, n=1, cutoff=0.5)
-    return (f"Did you mean '{near[0]}'? " if near else "") + f"Choices: {', '.join(names)}."
-
-
-def _one_of(key: str, value: object, choices: Iterable[str]) -> None:
-    choices = tuple(choices)
-    if value not in choices:
-        raise ConfigError(f"{key}={value} is not one of its choices.", nearest(value, choices))
-
-
-def _at_least(key: str, value: float | None, minimum: float, *, exclusive: bool = False) -> None:
-    if value is None:
-        return
-    if not math.isfinite(value) or not (value > minimum if exclusive else value >= minimum):
-        raise ConfigError(f"{key}={value} is out of range.", f"Give a number {'>' if exclusive else '>='} {minimum}.")
-
-
-def _between(key: str, value: float | None, low: float, high: float) -> None:
-    if value is not None and not low <= value <= high:
-        raise ConfigError(f"{key}={value} is out of range.", f"Give a number from {low} to {high}.")
-
-
-def _check_class_weight(value: object) -> None:
-    numbers = isinstance(value, list) and all(type(one) in (int, float) and one >= 0 for one in value)
-    if value not in (None, "balanced") and not (numbers and any(value)):  # pyright: ignore[reportArgumentType]
-        raise ConfigError(
-            f"class_weight={value} is not possible.", "Give null, balanced, or one number >= 0 a class: [1.0,2.5]."
-        )
-
-
-def _is_count(value: object) -> bool:
-    return isinstance(value, int) and not isinstance(value, bool) and value >= 1
-
-
-def _auto_or_count(key: str, value: object) -> None:
-    if value != AUTO and not _is_count(value):
-        raise ConfigError(f"{key}={value} is not a count.", "Give 'auto' or a whole number >= 1.")
-
-
-# --- data -----------------------------------------------------------------------------------------------------------
-
-
-@dataclass
-class DataConfig:
-    """Any data set: where its examples come from.
-
-    Args:
-        name: The data set; also the choice of the group.
-        root: A local copy; None means that `source` decides.
-        source: `folder` (under `root`), `tfds`, `sample` (drawn pictures, cats_dogs only) or `auto` (the first that
-            can be had).
-        validation_fraction: Share of the examples held out where the set brings no validation split.
-        on_bad_image: `skip` a file that cannot be read (and list it), or `error`.
-    """
-
-    name: str = "cats_dogs"
-    root: str | None = None
-    source: str = AUTO
-    validation_fraction: float = 0.2
-    on_bad_image: str = "skip"
-
-    def __post_init__(self) -> None:
-        _one_of("data.source", self.source, (AUTO, "folder", "tfds", "sample"))
-        _one_of("data.on_bad_image", self.on_bad_image, ("skip", "error"))
-        if not 0 < self.validation_fraction < 1:
-            raise ConfigError(
-                f"data.validation_fraction={self.validation_fraction} is out of range.",
-                "Give a share between 0 and 1, such as 0.2.",
-            )
-        if self.source == "sample" and self.name != "cats_dogs":
-            raise ConfigError(
-                f"data.source=sample does not exist for data={self.name}.",
-                "Only data=cats_dogs has an embedded sample; give data.root=PATH or data.source=tfds.",
-            )
-        if self.source == "folder" and self.root is None:
-            raise ConfigError("data.source=folder needs a folder.", "Give data.root=PATH.")
-
-
-@dataclass
-class EmnistConfig(DataConfig):
-    """EMNIST in one of its variants (balanced, byclass, bymerge, digits, letters, mnist)."""
-
-    name: str = "emnist"
-    variant: str = "balanced"
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        _one_of("data.variant", self.variant, ("balanced", "byclass", "bymerge", "digits", "letters", "mnist"))
-
-
-@dataclass
-class SyntheticConfig(DataConfig):
-    """Seeded pictures made in memory, whose class can be learned: for self-checks and measurements."""
-
-    name: str = "synthetic"
-    num_train: int = 512
-    num_validation: int = 128
-    num_classes: int = 4
-    image_size: int = 28
-    channels: int = 1
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        for key in ("num_train", "num_validation", "image_size"):
-            _at_least(f"data.{key}", getattr(self, key), 1)
-        _at_least("data.num_classes", self.num_classes, 2)
-        if self.channels not in (1, 3):
-            raise ConfigError(f"data.channels={self.channels} is not possible.", "Give 1 (grey) or 3 (colour).")
-
-
-# --- model ----------------------------------------------------------------------------------------------------------
-
-
-@dataclass
-class HeadConfig:
-    """The layers between the backbone and the class scores."""
-
-    units: int = 512
-    dropout: float = 0.5
-
-    def __post_init__(self) -> None:
-        _at_least("model.head.units", self.units, 1)
-        if not 0 <= self.dropout < 1:
-            raise ConfigError(f"model.head.dropout={self.dropout} is out of range.", "Give a share in [0, 1).")
-
-
-@dataclass
-class ModelConfig:
-    """Any model.
-
-    Args:
-        builder: The function in `manyfit.models` that builds it; also the choice of the group.
-        name: The name of the network in records.
-        image_size: Side of the square picture the model takes, in pixels; None takes the data's own size.
-        sync_batch_norm: Batch-norm statistics over all replicas, not each replica's own.
-        l2: L2 regularisation of the kernels that train; 0 for none.
-    """
-
-    builder: str = "mobilenet_v2"
-    name: str = "mobilenet_v2"
-    image_size: int | None = None
-    sync_batch_norm: bool = True
-    l2: float = 0.0
-
-    def __post_init__(self) -> None:
-        _at_least("model.image_size", self.image_size, 8)
-        _at_least("model.l2", self.l2, 0)
-
-
-@dataclass
-class BackboneConfig(ModelConfig):
-    """A pretrained backbone with a head on top.
-
-    Args:
-        weights: `imagenet`, `none`, or the path of a weights file.
-        trainable: `none` (frozen), `all`, or N, the last N layers of the backbone.
-    """
-
-    image_size: int | None = 224
-    weights: str = "imagenet"
-    trainable: Any = "none"
-    head: HeadConfig = field(default_factory=HeadConfig)
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        if self.trainable is None:
-            self.trainable = "none"
-        if self.trainable not in ("none", "all") and not _is_count(self.trainable):
-            raise ConfigError(
-                f"model.trainable={self.trainable} is not possible.",
-                "Give 'none', 'all', or a whole number N >= 1 for the last N layers.",
-            )
-
-
-@dataclass
-class MobileNetV2Config(BackboneConfig):
-    """MobileNetV2 with width multiplier `alpha`."""
-
-    alpha: float = 1.0
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        _at_least("model.alpha", self.alpha, 0, exclusive=True)
-
-
-@dataclass
-class ApplicationConfig(BackboneConfig):
-    """Any backbone of keras.applications, by its name there, with its own preprocessing."""
-
-    builder: str = "application"
-    name: str = "EfficientNetV2B0"
-
-
-@dataclass
-class SmallCNNConfig(ModelConfig):
-    """The tutorial's CNN: convolution, pooling, one dense layer."""
-
-    builder: str = "small_cnn"
-    name: str = "small_cnn"
-    filters: int = 32
-    units: int = 64
-    batch_norm: bool = False
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        _at_least("model.filters", self.filters, 1)
-        _at_least("model.units", self.units, 1)
-
-
-@dataclass
-class ModuleConfig(ModelConfig):
-    """A model of the user's own: `factory` is `package.module:function`, called inside the strategy's scope."""
-
-    builder: str = "module"
-    name: str = "module"
-    factory: str = ""
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        module, _, function = self.factory.partition(":")
-        if not module or not function:
-            raise ConfigError(
-                f"model.factory={self.factory or 'null'} does not name a function.",
-                "Give model.factory=my_package.my_module:build, importable from the launch directory.",
-            )
-
-
-# --- strategy and batch ---------------------------------------------------------------------------------------------
-
-
-@dataclass
-class StrategyConfig:
-    """Where the replicas run.
-
-    Args:
-        replicas: `auto` (every GPU, or one CPU) or a number.
-        device: `gpu`, `cpu` (logical devices where `replicas` > 1) or `auto`.
-        devices: Indices of the GPUs to use; None for the first `replicas`.
-        cross_device_ops: How gradients are summed over the replicas.
-    """
-
-    name: str = "mirrored"
-    replicas: Any = AUTO
-    device: str = AUTO
-    devices: list[int] | None = None
-    cross_device_ops: str = AUTO
-
-    def __post_init__(self) -> None:
-        _auto_or_count("strategy.replicas", self.replicas)
-        _one_of("strategy.device", self.device, (AUTO, "gpu", "cpu"))
-        _one_of("strategy.cross_device_ops", self.cross_device_ops, (AUTO, "nccl", "hierarchical", "one_device"))
-        self._check_devices()
-        if self.name != "mirrored":
-            count = len(self.devices) if self.devices is not None else self.replicas
-            if count not in (AUTO, 1):
-                raise ConfigError(
-                    f"strategy={self.name} has one replica, but {count} are asked for.",
-                    "Use strategy=mirrored, or leave strategy.replicas out.",
-                )
-            if self.cross_device_ops != AUTO:
-                raise ConfigError(
-                    f"strategy={self.name} has one replica and reduces nothing across devices.",
-                    "Leave strategy.cross_device_ops out, or use strategy=mirrored.",
-                )
-
-    def _check_devices(self) -> None:
-        if self.devices is None:
-            return
-        if not self.devices or len(set(self.devices)) != len(self.devices) or min(self.devices) < 0:
-            raise ConfigError(
-                f"strategy.devices={self.devices} is not a list of different device indices.",
-                "Give for example strategy.devices=[0,2].",
-            )
-        if self.replicas != AUTO and self.replicas != len(self.devices):
-            raise ConfigError(
-                f"strategy.devices={self.devices} are {len(self.devices)} devices, strategy.replicas={self.replicas}.",
-                "Leave one of the two out, or make them agree.",
-            )
-
-
-DEFAULT_PER_REPLICA_BATCH_SIZE = 32
-
-
-@dataclass
-class BatchConfig:
-    """How many examples make a step: at most one of the two sizes; neither means 32 a replica.
-
-    Args:
-        remainder: `pad` the last batch of an epoch with rows of weight 0, or `drop` it.
-    """
-
-    name: str = "default"
-    per_replica_batch_size: int | None = None
-    global_batch_size: int | None = None
-    remainder: str = "pad"
-
-    def __post_init__(self) -> None:
-        _one_of("batch.remainder", self.remainder, ("pad", "drop"))
-        if self.per_replica_batch_size is not None and self.global_batch_size is not None:
-            raise ConfigError(
-                f"batch.per_replica_batch_size={self.per_replica_batch_size} and "
-                f"batch.global_batch_size={self.global_batch_size} are both given.",
-                "Give exactly one: global = per replica x replicas.",
-            )
-        _at_least("batch.per_replica_batch_size", self.per_replica_batch_size, 1)
-        _at_least("batch.global_batch_size", self.global_batch_size, 1)
-
-
-# --- how it learns --------------------------------------------------------------------------------------------------
-
-
-@dataclass
-class OptimizerConfig:
-    """Any optimizer.
-
-    Args:
-        learning_rate: At the reference batch size, before `schedule` has its say.
-        weight_decay: Decoupled decay of the trained variables; None for the optimizer's own default.
-        global_clipnorm: Clip the gradient of the whole batch to this global norm; None for no clipping.
-    """
-
-    name: str = "adam"
-    learning_rate: float = 0.001
-    weight_decay: float | None = None
-    global_clipnorm: float | None = None
-
-    def __post_init__(self) -> None:
-        _at_least("optimizer.learning_rate", self.learning_rate, 0, exclusive=True)
-        _at_least("optimizer.weight_decay", self.weight_decay, 0)
-        _at_least("optimizer.global_clipnorm", self.global_clipnorm, 0, exclusive=True)
-
-
-@dataclass
-class SGDConfig(OptimizerConfig):
-    """Stochastic gradient descent with momentum."""
-
-    name: str = "sgd"
-    learning_rate: float = 0.01
-    momentum: float = 0.0
-    nesterov: bool = False
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        _between("optimizer.momentum", self.momentum, 0, 1)
-
-
-@dataclass
-class AdamConfig(OptimizerConfig):
-    """Adam."""
-
-    beta_1: float = 0.9
-    beta_2: float = 0.999
-    epsilon: float = 1e-7
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        _between("optimizer.beta_1", self.beta_1, 0, 1)
-        _between("optimizer.beta_2", self.beta_2, 0, 1)
-        _at_least("optimizer.epsilon", self.epsilon, 0, exclusive=True)
-
-
-@dataclass
-class AdamWConfig(AdamConfig):
-    """Adam with decoupled weight decay."""
-
-    name: str = "adamw"
-    weight_decay: float | None = 0.004
-
-
-@dataclass
-class ScheduleConfig:
-    """How the learning rate moves from epoch to epoch.
-
-    Args:
-        scale_with: Scale the rate by global batch size / `reference_batch_size` (`linear`), its square root
-            (`sqrt`), or not at all (`none`).
-    """
-
-    name: str = "constant"
-    scale_with: str = "none"
-    reference_batch_size: int = 32
-
-    def __post_init__(self) -> None:
-        if self.scale_with is None:
-            self.scale_with = "none"
-        _one_of("schedule.scale_with", self.scale_with, ("none", "linear", "sqrt"))
-        _at_least("schedule.reference_batch_size", self.reference_batch_size, 1)
-
-
-@dataclass
-class RampConfig(ScheduleConfig):
-    """Start low, ramp up, sustain, decay: the rates are factors of optimizer.learning_rate."""
-
-    name: str = "ramp"
-    start_factor: float = 0.01
-    max_factor: float = 1.0
-    min_factor: float = 0.01
-    ramp_up_epochs: int = 5
-    sustain_epochs: int = 0
-    decay: float = 0.8
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        for key in ("start_factor", "max_factor", "min_factor"):
-            _at_least(f"schedule.{key}", getattr(self, key), 0)
-        _at_least("schedule.ramp_up_epochs", self.ramp_up_epochs, 0)
-        _at_least("schedule.sustain_epochs", self.sustain_epochs, 0)
-        _between("schedule.decay", self.decay, 0, 1)
-
-
-@dataclass
-class StepConfig(ScheduleConfig):
-    """The rate times `factors[i]` from epoch `boundaries[i]` on (epochs counted from 0)."""
-
-    name: str = "step"
-    boundaries: list[int] = field(default_factory=lambda: [3, 7])
-    factors: list[float] = field(default_factory=lambda: [0.1, 0.01])
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        if len(self.boundaries) != len(self.factors) or list(self.boundaries) != sorted(set(self.boundaries)):
-            raise ConfigError(
-                f"schedule.boundaries={self.boundaries} and schedule.factors={self.factors} do not fit together.",
-                "Give rising epochs and one factor for each.",
-            )
-        if any(factor < 0 for factor in self.factors):
-            raise ConfigError(f"schedule.factors={self.factors} is out of range.", "Give factors >= 0.")
-
-
-@dataclass
-class CosineConfig(ScheduleConfig):
-    """A linear warm-up, then half a cosine down to `min_factor`."""
-
-    name: str = "cosine"
-    warmup_epochs: int = 0
-    min_factor: float = 0.0
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        _at_least("schedule.warmup_epochs", self.warmup_epochs, 0)
-        _between("schedule.min_factor", self.min_factor, 0, 1)
-
-
-@dataclass
-class PrecisionConfig:
-    """The Keras dtype policy; the head's output stays float32 under each of them."""
-
-    name: str = "float32"
-
-    def __post_init__(self) -> None:
-        _one_of("precision.name", self.name, ("float32", "mixed_float16", "mixed_bfloat16"))
-
-
-@dataclass
-class EMAConfig:
-    """An exponential moving average of the weights, used for evaluation and the saved model; None for none."""
-
-    decay: float | None = None
-
-    def __post_init__(self) -> None:
-        if self.decay is not None and not 0 < self.decay < 1:
-            raise ConfigError(f"ema.decay={self.decay} is out of range.", "Give a number between 0 and 1: 0.999.")
-
-
-# --- who is told ----------------------------------------------------------------------------------------------------
-
-
-@dataclass
-class TrackerConfig:
-    """The tracker that gets the record's numbers as well; `none` tells nobody."""
-
-    name: str = "none"
-    tensorboard: bool = False
-
-
-@dataclass
-class WandbConfig(TrackerConfig):
-    """Weights & Biases.
-
-    Args:
-        mode: `auto` takes WANDB_MODE if set, else online where there is a key, else offline.
-        system_metrics_seconds: Interval of the system metrics (GPU, CPU, memory).
-    """
-
-    name: str = "wandb"
-    mode: str = AUTO
-    project: str = "manyfit"
-    entity: str | None = None
-    group: str | None = None
-    tags: list[str] = field(default_factory=list)
-    notes: str | None = None
-    system_metrics_seconds: float = 2.0
-
-    def __post_init__(self) -> None:
-        _one_of("tracker.mode", self.mode, (AUTO, "online", "offline", "disabled"))
-        _at_least("tracker.system_metrics_seconds", self.system_metrics_seconds, 0.1)
-
-
-# --- the run --------------------------------------------------------------------------------------------------------
+from manyfit.schema.checks import AUTO, at_least, auto_or_count, between, check_class_weight, nearest, one_of
+from manyfit.schema.data import DataConfig, EmnistConfig, SyntheticConfig
+from manyfit.schema.learning import (
+    AdamConfig,
+    AdamWConfig,
+    CosineConfig,
+    EMAConfig,
+    OptimizerConfig,
+    PrecisionConfig,
+    RampConfig,
+    ScheduleConfig,
+    SGDConfig,
+    StepConfig,
+)
+from manyfit.schema.model import (
+    ApplicationConfig,
+    BackboneConfig,
+    HeadConfig,
+    MobileNetV2Config,
+    ModelConfig,
+    ModuleConfig,
+    SmallCNNConfig,
+)
+from manyfit.schema.place import DEFAULT_PER_REPLICA_BATCH_SIZE, BatchConfig, StrategyConfig
+from manyfit.schema.tracking import TrackerConfig, WandbConfig
+
+__all__ = [
+    "AUTO",
+    "AdamConfig",
+    "AdamWConfig",
+    "ApplicationConfig",
+    "BackboneConfig",
+    "BatchConfig",
+    "CHOICE_KEY",
+    "CosineConfig",
+    "DEFAULT_PER_REPLICA_BATCH_SIZE",
+    "DataConfig",
+    "EMAConfig",
+    "EmnistConfig",
+    "HeadConfig",
+    "MobileNetV2Config",
+    "ModelConfig",
+    "ModuleConfig",
+    "OptimizerConfig",
+    "PrecisionConfig",
+    "RampConfig",
+    "RunConfig",
+    "SCHEMAS",
+    "SGDConfig",
+    "ScheduleConfig",
+    "SmallCNNConfig",
+    "StepConfig",
+    "StrategyConfig",
+    "SyntheticConfig",
+    "TrackerConfig",
+    "WandbConfig",
+    "check",
+    "from_yaml",
+    "nearest",
+    "to_yaml",
+    "unknown_key",
+]
 
 
 @dataclass
@@ -556,12 +110,12 @@ class RunConfig:
     verbose: bool = False
 
     def __post_init__(self) -> None:
-        _at_least("epochs", self.epochs, 1)
-        _between("seed", self.seed, 0, 2**31 - 1)
-        _auto_or_count("steps_per_execution", self.steps_per_execution)
-        _at_least("gradient_accumulation", self.gradient_accumulation, 1)
-        _one_of("on_non_finite", self.on_non_finite, ("stop", "skip"))
-        _check_class_weight(self.class_weight)
+        at_least("epochs", self.epochs, 1)
+        between("seed", self.seed, 0, 2**31 - 1)
+        auto_or_count("steps_per_execution", self.steps_per_execution)
+        at_least("gradient_accumulation", self.gradient_accumulation, 1)
+        one_of("on_non_finite", self.on_non_finite, ("stop", "skip"))
+        check_class_weight(self.class_weight)
         if self.jit_compile and self.strategy.replicas != AUTO and self.strategy.replicas > 1:
             raise ConfigError(
                 f"jit_compile=true does not work with strategy.replicas={self.strategy.replicas}: "

@@ -67,6 +67,12 @@ def masked_moments(inputs, mask, shift, empty_variance, *, synchronized: bool) -
     return mean + shift, tf.where(count > 0, variance, tf.cast(empty_variance, inputs.dtype))
 
 
+def trains_batch_norm(network: keras.Model) -> bool:
+    """Whether training moves the statistics of any batch-norm layer of `network`."""
+    layers = [layer for layer in network._flatten_layers() if isinstance(layer, keras.layers.BatchNormalization)]
+    return any(layer.trainable for layer in layers)
+
+
 def couple(network: keras.Model, *, sync_batch_norm: bool) -> None:
     """Make the batch-norm and dropout layers of `network` work on the global batch.
 

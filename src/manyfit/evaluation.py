@@ -128,7 +128,7 @@ def evaluate_run(
     steps = -(-len(split) // rows)
     feed = Feed(split, rows, steps, tuple(model.network.input_shape[1:]))
     model.evaluate(feed.distribute(place.strategy), steps=steps)
-    loss, accuracy, confusion = (np.asarray(metric.result()) for metric in model.metrics)
+    loss, accuracy, confusion = (keras.ops.convert_to_numpy(metric.result()) for metric in model.metrics)
     return Evaluation(float(loss), float(accuracy), class_names, confusion.astype(int), source, num_skipped)
 
 

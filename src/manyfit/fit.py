@@ -4,6 +4,7 @@ import contextlib
 import dataclasses
 import json
 import time
+import traceback
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -19,15 +20,16 @@ from manyfit.callbacks.learning_rate import EpochLearningRate
 from manyfit.callbacks.progress import EpochProgress
 from manyfit.callbacks.stop import StopOnSignal, Stopped
 from manyfit.callbacks.throughput import EpochRows
-from manyfit.config import RunConfig, to_yaml
+from manyfit.config import RampConfig, RunConfig, to_yaml
 from manyfit.console import Console
+from manyfit.coupled_layers import trains_batch_norm
 from manyfit.data.examples import ImageData
 from manyfit.data.pipeline import Feed
 from manyfit.errors import EXIT_FAILED, EXIT_FINISHED, ConfigError, UserError
 from manyfit.files import write_atomically
 from manyfit.models import Network
 from manyfit.precision import LossScale
-from manyfit.record import RunRecord, environment, make_run_folder, untested_versions
+from manyfit.record import RunRecord, check_unused, environment, make_run_folder, untested_versions
 from manyfit.replicated import ReplicatedModel
 from manyfit.strategy import Place
 from manyfit.tracker import Notify, Tracker, open_tracker
@@ -50,6 +52,8 @@ def run(config: RunConfig, *, outputs: Path, folder: Path | None = None, console
         UserError: what was asked cannot be had, before a run folder exists; later, the record says so as well.
     """
     console = console or Console()
+    if folder is not None:
+        check_unused(folder)
     place = strategy.make(config.strategy)
     _check_devices(config, place)
     keras.utils.set_random_seed(config.seed)
@@ -75,10 +79,14 @@ def run(config: RunConfig, *, outputs: Path, folder: Path | None = None, console
         record.notice(text)
         console.notice(text)
 
-    for notice in (*place.notices, *data.notices, *network.notices, *_notices(config, place, data)):
+    for notice in (*place.notices, *data.notices, *network.notices, *_notices(config, place, data, plan, network)):
         notify(notice)
-    with _closed(record, notify), _tracker(config, record, console, notify, name) as tracker:
-        _train(config, model, place, data, plan, record, tracker, console, notify)
+    with (
+        _closed(record, console, notify),
+        StopOnSignal() as stop,
+        _tracker(config, record, console, notify, name) as tracker,
+    ):
+        _train(config, model, place, data, plan, record, tracker, stop, console, notify)
     console.summary(record.data, folder=folder, sync_command=record.data["tracker"].get("sync_command"))
     return record
 
@@ -146,6 +154,7 @@ def _train(
     plan: BatchPlan,
     record: RunRecord,
     tracker: Tracker,
+    stop: StopOnSignal,
     console: Console,
     notify: Notify,
 ) -> None:
@@ -165,8 +174,8 @@ def _train(
     best = BestModel(record, record.folder / MODEL_NAME, save, notify=notify)
     progress = EpochProgress(console, rows, best)
     train, validation = feeds(config, plan, data)
-    record.update("timing", startup_seconds=time.time() - psutil.Process().create_time())
-    with StopOnSignal() as stop, contextlib.closing(progress):
+    record.update("timing", startup_seconds=_process_seconds())
+    with contextlib.closing(progress):
         model.fit(
             train.distribute(place.strategy),
             epochs=config.epochs,
@@ -213,13 +222,11 @@ def _tracker(config: RunConfig, record: RunRecord, console: Console, notify: Not
 
 
 @contextlib.contextmanager
-def _closed(record: RunRecord, notify: Notify) -> Iterator[None]:
-    """Whatever happens inside, the record says how it ended."""
-    started = time.time()
+def _closed(record: RunRecord, console: Console, notify: Notify) -> Iterator[None]:
+    """Whatever happens inside, the record says how it ended, and so does the log."""
 
     def close(status: str, exit_code: int, error: str | None = None) -> None:
-        startup = record.data["timing"].get("startup_seconds") or 0.0
-        record.update("timing", total_seconds=startup + time.time() - started)
+        record.update("timing", total_seconds=_process_seconds())
         record.set_status(status, exit_code=exit_code, error=error)
 
     try:
@@ -229,12 +236,19 @@ def _closed(record: RunRecord, notify: Notify) -> Iterator[None]:
         notify(f"The run was {error}; its record and best model are in {record.folder}.")
     except UserError as error:
         close("failed", error.exit_code, str(error))
+        console.log(f"error: {error}")
         raise
     except BaseException as error:
         close("failed", EXIT_FAILED, f"{type(error).__name__}: {error}")
+        console.log(traceback.format_exc())
         raise
     else:
         close("finished", EXIT_FINISHED)
+
+
+def _process_seconds() -> float:
+    """Seconds since this process began: what the user has waited."""
+    return time.time() - psutil.Process().create_time()
 
 
 def _start_record(
@@ -259,6 +273,7 @@ def _start_record(
             "num_parameters": model.count_params(),
             "num_trainable_parameters": sum(int(keras.ops.size(variable)) for variable in model.trainable_variables),
             "sync_batch_norm": config.model.sync_batch_norm,
+            "trains_batch_norm": trains_batch_norm(model),
         },
         strategy={"name": place.name, "num_replicas": place.num_replicas, "devices": list(place.devices)},
         batch={
@@ -289,7 +304,7 @@ def _check_devices(config: RunConfig, place: Place) -> None:
         )
 
 
-def _notices(config: RunConfig, place: Place, data: ImageData) -> Iterator[str]:
+def _notices(config: RunConfig, place: Place, data: ImageData, plan: BatchPlan, network: Network) -> Iterator[str]:
     yield from untested_versions(environment()["versions"])
     shape = data.image_shape
     if shape is not None and config.model.image_size is not None and config.model.image_size > 3 * shape[0]:
@@ -299,6 +314,18 @@ def _notices(config: RunConfig, place: Place, data: ImageData) -> Iterator[str]:
         )
     if config.precision.name != "float32" and not place.on_gpu:
         yield f"precision={config.precision.name} is usually slower than float32 on a CPU."
+    if plan.size_was_reduced:
+        yield f"The training split is small: {plan.per_replica_batch_size} examples a replica and step."
+    if isinstance(config.schedule, RampConfig) and config.epochs <= config.schedule.ramp_up_epochs:
+        yield (
+            f"schedule=ramp reaches its highest rate in epoch {config.schedule.ramp_up_epochs + 1}, but "
+            f"epochs={config.epochs}: give more epochs or a shorter schedule.ramp_up_epochs."
+        )
+    if place.num_replicas > 1 and not config.model.sync_batch_norm and trains_batch_norm(network.model):
+        yield (
+            "model.sync_batch_norm=false: each replica normalises with statistics of its own rows, so that the numbers "
+            "of this run depend on the number of replicas."
+        )
     if place.num_replicas > 1 and not place.on_gpu:
         yield f"{place.num_replicas} logical devices share one CPU: good for trying things out, not faster."
 

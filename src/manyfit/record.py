@@ -153,7 +153,7 @@ def make_run_folder(explicit: Path | None, outputs: Path, name: str) -> Path:
             folder = _make_unique(outputs, re.sub(r"[^\w.+=-]+", "-", name)[:120])
         else:
             explicit.mkdir(parents=True, exist_ok=True)
-            _refuse_used(explicit)
+            check_unused(explicit)
     except OSError as error:
         raise ConfigError(
             f"The run folder {folder or outputs} cannot be made: {error.strerror or error}.",
@@ -237,10 +237,15 @@ def _make_unique(outputs: Path, name: str) -> Path:
             attempt += 1
 
 
-def _refuse_used(folder: Path) -> None:
-    if (folder / RECORD_NAME).exists():
+def check_unused(folder: Path) -> None:
+    """Raise a ConfigError where `folder` holds anything; one that is not there yet is fine."""
+    try:
+        holds_a_run = (folder / RECORD_NAME).exists()
+        found = sorted(entry.name for entry in folder.iterdir())
+    except OSError:
+        return  # making it, or writing into it, says what is wrong
+    if holds_a_run:
         raise _holds_a_run(folder)
-    found = sorted(entry.name for entry in folder.iterdir())
     if found:
         raise ConfigError(
             f"The run folder {folder} is not empty: it holds {', '.join(found[:3])}{' ...' if found[3:] else ''}.",

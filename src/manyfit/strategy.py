@@ -94,22 +94,27 @@ def _claim_gpus(config: StrategyConfig, gpus: list) -> list[str]:
                 f"Give strategy.replicas={len(gpus)} or fewer, or strategy.device=cpu for logical CPU devices.",
             )
         chosen = gpus[:count]
+    _show_gpus(chosen)
+    return [f"GPU:{index}" for index in range(len(chosen))]
+
+
+def _show_gpus(gpus: list) -> None:
+    """Let TensorFlow use these GPUs and no others, and take their memory as it is needed."""
     try:
-        tf.config.set_visible_devices(chosen, "GPU")
-        for gpu in chosen:
+        tf.config.set_visible_devices(gpus, "GPU")
+        for gpu in gpus:
             tf.config.experimental.set_memory_growth(gpu, True)
     except RuntimeError as error:
         raise ConfigError(
             f"TensorFlow has already started its devices in this process ({error}).",
             "Start a new process for each run.",
         ) from error
-    return [f"GPU:{index}" for index in range(len(chosen))]
 
 
 def _claim_cpus(config: StrategyConfig) -> list[str]:
     count = 1 if config.replicas == AUTO else config.replicas
     if tf.config.list_physical_devices("GPU"):
-        tf.config.set_visible_devices([], "GPU")
+        _show_gpus([])
     names = [f"CPU:{index}" for index in range(count)]
     cpu = tf.config.list_physical_devices("CPU")[0]
     if count > 1:
@@ -132,6 +137,12 @@ def _strategy(config: StrategyConfig, names: list[str]) -> tf.distribute.Strateg
             "strategy.cross_device_ops=nccl needs GPUs, but the replicas are CPUs.",
             "Use strategy.cross_device_ops=auto, hierarchical or one_device.",
         )
+    if config.cross_device_ops == "hierarchical" and len(names) % 2 and len(names) > 1:
+        # It sums two groups of len(names) // 2 devices: with an odd number the last one's gradients are lost.
+        raise ConfigError(
+            f"strategy.cross_device_ops=hierarchical sums wrongly over an odd number of replicas ({len(names)}).",
+            "Use strategy.cross_device_ops=auto or one_device, or an even number of replicas.",
+        )
     if config.name == "default":
         return tf.distribute.get_strategy()
     if config.name == "one_device":
@@ -148,6 +159,8 @@ def _describe(names: list[str]) -> tuple[str, ...]:
         kind, index = name.split(":")
         if kind == "CPU":
             return name if len(names) == 1 else f"{name} (logical)"
-        return f"{name} {tf.config.experimental.get_device_details(visible[int(index)]).get('device_name', '')}".strip()
+        gpu = visible[int(index)]  # TensorFlow counts the visible ones anew; people count those of the machine
+        number = gpu.name.rpartition(":")[2]
+        return f"GPU:{number} {tf.config.experimental.get_device_details(gpu).get('device_name', '')}".strip()
 
     return tuple(describe(name) for name in names)

@@ -8,11 +8,12 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 
 WORKER = Path(__file__).with_name("same_fit_worker.py")
 SOURCE = Path(__file__).parents[2] / "src"
+PHASES = (Phase.explicit, Phase.generate)  # no shrinking: each trial is a training
 BASE = {"num_examples": 19, "batch": 8, "optimizer": "sgd"}
 
 
@@ -50,7 +51,7 @@ def worker():
     """Workers by (replicas, cross_device_ops), started when first needed."""
     workers: dict[tuple[int, str], Worker] = {}
 
-    def get(replicas: int, cross_device_ops: str = "hierarchical") -> Worker:
+    def get(replicas: int, cross_device_ops: str = "one_device") -> Worker:
         key = (replicas, "auto" if replicas == 1 else cross_device_ops)
         if key not in workers:
             workers[key] = Worker(*key)
@@ -112,15 +113,15 @@ def test_two_replicas_equal_one_with_padding_and_batch_norm(worker):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("replicas", [2, 4])
-def test_the_default_reduction_gives_the_same(worker, replicas):
-    """The collectives that MirroredStrategy takes by itself, in a process of their own."""
+@pytest.mark.parametrize(("replicas", "cross_device_ops"), [(2, "auto"), (4, "auto"), (4, "hierarchical")])
+def test_every_reduction_gives_the_same(worker, replicas, cross_device_ops):
+    """The collectives that MirroredStrategy takes by itself, in a process of their own; and the hierarchical copy."""
     case = {**BASE, "optimizer": "adam", "batch_norm": True, "num_examples": 17}
-    assert_same(worker(replicas, "auto").run(case), worker(1).run(case))
+    assert_same(worker(replicas, cross_device_ops).run(case), worker(1).run(case))
 
 
 @pytest.mark.slow
-@settings(max_examples=20, deadline=None, suppress_health_check=list(HealthCheck), derandomize=True)
+@settings(max_examples=12, deadline=None, suppress_health_check=list(HealthCheck), derandomize=True, phases=PHASES)
 @given(
     replicas=st.sampled_from([2, 3, 4, 8]),
     rows_per_replica=st.integers(1, 4),

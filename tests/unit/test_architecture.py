@@ -19,12 +19,24 @@ ROOT = repository_root()
 SOURCE = ROOT / "src"
 PACKAGE = SOURCE / "manyfit"
 HEAVY = {"tensorflow", "keras", "tensorflow_datasets"}
-LIGHT = ("config", "batch", "record", "schedule", "errors", "files", "overrides", "command", "console", "report")
+LIGHT = (
+    "schema",
+    "config",
+    "batch",
+    "record",
+    "schedule",
+    "errors",
+    "files",
+    "overrides",
+    "command",
+    "console",
+    "report",
+)
 """The modules that answer in about a second: neither they nor what they import may import TensorFlow."""
 
 RANKS = {
-    **dict.fromkeys(("", "errors", "files", "config", "batch", "schedule", "record"), 0),
-    **dict.fromkeys(("fit", "self_check", "study"), 2),
+    **dict.fromkeys(("", "errors", "files", "schema", "config", "batch", "schedule", "record"), 0),
+    **dict.fromkeys(("evaluation", "fit", "self_check", "study"), 2),
     **dict.fromkeys(("command", "overrides"), 3),
 }
 """Imports point to the same rank or a lower one: 0 what was asked and what happened, 1 (the rest) the parts of a

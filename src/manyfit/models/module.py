@@ -1,6 +1,7 @@
 """A model of the user's own, from a factory function."""
 
 import importlib
+import inspect
 import sys
 from pathlib import Path
 from typing import Any
@@ -67,4 +68,13 @@ def import_factory(config: ModuleConfig):
         raise ConfigError(
             f"model.factory={name}: {module_name} has no function {function_name}.", "Give module:function."
         )
+    try:
+        inspect.signature(function).bind(input_shape=(8, 8, 1), num_classes=2)
+    except TypeError as error:
+        raise ConfigError(
+            f"model.factory={name} cannot be called with input_shape and num_classes: {error}.",
+            f"Define it as: def {function_name}(input_shape, num_classes).",
+        ) from error
+    except ValueError:
+        pass  # a callable without a signature: the call will tell
     return function

@@ -23,12 +23,12 @@ def evaluation_tables(evaluation: Mapping[str, Any]) -> list[Table | Text]:
         _per_class(evaluation),
     ]
     if len(evaluation["class_names"]) <= MOST_CLASSES_IN_MATRIX:
-        shown.append(_matrix(evaluation))
+        shown += [Text("confusion matrix (rows: the truth, columns: the prediction)"), _matrix(evaluation)]
     return shown
 
 
 def _per_class(evaluation: Mapping[str, Any]) -> Table:
-    table = Table(title="each class", title_justify="left")
+    table = Table()
     table.add_column("class", overflow="ellipsis", max_width=LONGEST_NAME)
     for name in ("examples", "precision", "recall"):
         table.add_column(name, justify="right")
@@ -38,7 +38,7 @@ def _per_class(evaluation: Mapping[str, Any]) -> Table:
 
 
 def _matrix(evaluation: Mapping[str, Any]) -> Table:
-    table = Table(title="rows: the truth, columns: the prediction", title_justify="left")
+    table = Table()
     table.add_column("", overflow="ellipsis", max_width=LONGEST_NAME)
     for name in evaluation["class_names"]:
         table.add_column(Text(name), justify="right", overflow="ellipsis", max_width=LONGEST_NAME)

@@ -50,7 +50,7 @@ def draw_kinds(per_kind: int, seed: int, stream: int) -> tuple[np.ndarray, np.nd
 
 
 def augment(images: tf.Tensor, labels: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
-    """Crop each image at a random place and zoom, flip half of them, and give the batch one of `TRAIN_SIZES`, in -1..1."""
+    """Crop each image at random, flip half of them, and give the whole batch one of `TRAIN_SIZES`, in -1..1."""
     count = tf.shape(images)[0]
     side = 1.0 / tf.exp(tf.random.uniform([count, 1], np.log(0.9), np.log(1.35)))
     corner = tf.random.uniform([count, 2]) * (1.0 - side)

@@ -1,0 +1,57 @@
+"""Checks of single values: each raises a ConfigError that names the key, the value and what is possible."""
+
+import difflib
+import math
+from collections.abc import Iterable
+
+from manyfit.errors import ConfigError
+
+AUTO = "auto"
+
+
+def nearest(received: object, choices: Iterable[object]) -> str:
+    """The remedy for an unknown name: the nearest choice if one is near, then all of them."""
+    names = [str(choice) for choice in choices]
+    near = difflib.get_close_matches(str(received), names, n=1, cutoff=0.5)
+    return (f"Did you mean '{near[0]}'? " if near else "") + f"Choices: {', '.join(names)}."
+
+
+def one_of(key: str, value: object, choices: Iterable[str]) -> None:
+    """Refuse a value that is not one of `choices`."""
+    choices = tuple(choices)
+    if value not in choices:
+        raise ConfigError(f"{key}={value} is not one of its choices.", nearest(value, choices))
+
+
+def at_least(key: str, value: float | None, minimum: float, *, exclusive: bool = False) -> None:
+    """Refuse a number below `minimum` (or equal to it, with `exclusive`) or not finite; None passes."""
+    if value is None:
+        return
+    if not math.isfinite(value) or not (value > minimum if exclusive else value >= minimum):
+        raise ConfigError(f"{key}={value} is out of range.", f"Give a number {'>' if exclusive else '>='} {minimum}.")
+
+
+def between(key: str, value: float | None, low: float, high: float) -> None:
+    """Refuse a number outside [low, high]; None passes."""
+    if value is not None and not low <= value <= high:
+        raise ConfigError(f"{key}={value} is out of range.", f"Give a number from {low} to {high}.")
+
+
+def check_class_weight(value: object) -> None:
+    """Refuse what is neither None, `balanced` nor a list of factors."""
+    numbers = isinstance(value, list) and all(type(one) in (int, float) and one >= 0 for one in value)
+    if value not in (None, "balanced") and not (numbers and any(value)):  # pyright: ignore[reportArgumentType]
+        raise ConfigError(
+            f"class_weight={value} is not possible.", "Give null, balanced, or one number >= 0 a class: [1.0,2.5]."
+        )
+
+
+def is_count(value: object) -> bool:
+    """Whether `value` is a whole number >= 1."""
+    return isinstance(value, int) and not isinstance(value, bool) and value >= 1
+
+
+def auto_or_count(key: str, value: object) -> None:
+    """Refuse what is neither `auto` nor a whole number >= 1."""
+    if value != AUTO and not is_count(value):
+        raise ConfigError(f"{key}={value} is not a count.", "Give 'auto' or a whole number >= 1.")

@@ -1,0 +1,159 @@
+"""The groups `optimizer`, `schedule`, `precision` and the section `ema`: how a model learns."""
+
+from dataclasses import dataclass, field
+
+from manyfit.errors import ConfigError
+from manyfit.schema.checks import at_least, between, one_of
+
+
+@dataclass
+class OptimizerConfig:
+    """Any optimizer.
+
+    Args:
+        learning_rate: At the reference batch size, before `schedule` has its say.
+        weight_decay: Decoupled decay of the trained variables; None for the optimizer's own default.
+        global_clipnorm: Clip the gradient of the whole batch to this global norm; None for no clipping.
+    """
+
+    name: str = "adam"
+    learning_rate: float = 0.001
+    weight_decay: float | None = None
+    global_clipnorm: float | None = None
+
+    def __post_init__(self) -> None:
+        at_least("optimizer.learning_rate", self.learning_rate, 0, exclusive=True)
+        at_least("optimizer.weight_decay", self.weight_decay, 0)
+        at_least("optimizer.global_clipnorm", self.global_clipnorm, 0, exclusive=True)
+
+
+@dataclass
+class SGDConfig(OptimizerConfig):
+    """Stochastic gradient descent with momentum."""
+
+    name: str = "sgd"
+    learning_rate: float = 0.01
+    momentum: float = 0.0
+    nesterov: bool = False
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        between("optimizer.momentum", self.momentum, 0, 1)
+
+
+@dataclass
+class AdamConfig(OptimizerConfig):
+    """Adam."""
+
+    beta_1: float = 0.9
+    beta_2: float = 0.999
+    epsilon: float = 1e-7
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        between("optimizer.beta_1", self.beta_1, 0, 1)
+        between("optimizer.beta_2", self.beta_2, 0, 1)
+        at_least("optimizer.epsilon", self.epsilon, 0, exclusive=True)
+
+
+@dataclass
+class AdamWConfig(AdamConfig):
+    """Adam with decoupled weight decay."""
+
+    name: str = "adamw"
+    weight_decay: float | None = 0.004
+
+
+@dataclass
+class ScheduleConfig:
+    """How the learning rate moves from epoch to epoch.
+
+    Args:
+        scale_with: Scale the rate by global batch size / `reference_batch_size` (`linear`), its square root
+            (`sqrt`), or not at all (`none`).
+    """
+
+    name: str = "constant"
+    scale_with: str = "none"
+    reference_batch_size: int = 32
+
+    def __post_init__(self) -> None:
+        if self.scale_with is None:
+            self.scale_with = "none"
+        one_of("schedule.scale_with", self.scale_with, ("none", "linear", "sqrt"))
+        at_least("schedule.reference_batch_size", self.reference_batch_size, 1)
+
+
+@dataclass
+class RampConfig(ScheduleConfig):
+    """Start low, ramp up, sustain, decay: the rates are factors of optimizer.learning_rate."""
+
+    name: str = "ramp"
+    start_factor: float = 0.01
+    max_factor: float = 1.0
+    min_factor: float = 0.01
+    ramp_up_epochs: int = 5
+    sustain_epochs: int = 0
+    decay: float = 0.8
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        for key in ("start_factor", "max_factor", "min_factor"):
+            at_least(f"schedule.{key}", getattr(self, key), 0)
+        at_least("schedule.ramp_up_epochs", self.ramp_up_epochs, 0)
+        at_least("schedule.sustain_epochs", self.sustain_epochs, 0)
+        between("schedule.decay", self.decay, 0, 1)
+
+
+@dataclass
+class StepConfig(ScheduleConfig):
+    """The rate times `factors[i]` from epoch `boundaries[i]` on (epochs counted from 0)."""
+
+    name: str = "step"
+    boundaries: list[int] = field(default_factory=lambda: [3, 7])
+    factors: list[float] = field(default_factory=lambda: [0.1, 0.01])
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if len(self.boundaries) != len(self.factors) or list(self.boundaries) != sorted(set(self.boundaries)):
+            raise ConfigError(
+                f"schedule.boundaries={self.boundaries} and schedule.factors={self.factors} do not fit together.",
+                "Give rising epochs and one factor for each.",
+            )
+        if any(factor < 0 for factor in self.factors):
+            raise ConfigError(f"schedule.factors={self.factors} is out of range.", "Give factors >= 0.")
+
+
+@dataclass
+class CosineConfig(ScheduleConfig):
+    """A linear warm-up, then half a cosine down to `min_factor`."""
+
+    name: str = "cosine"
+    warmup_epochs: int = 0
+    min_factor: float = 0.0
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        at_least("schedule.warmup_epochs", self.warmup_epochs, 0)
+        between("schedule.min_factor", self.min_factor, 0, 1)
+
+
+@dataclass
+class PrecisionConfig:
+    """The Keras dtype policy; the head's output stays float32 under each of them."""
+
+    name: str = "float32"
+
+    def __post_init__(self) -> None:
+        one_of("precision.name", self.name, ("float32", "mixed_float16", "mixed_bfloat16"))
+
+
+@dataclass
+class EMAConfig:
+    """An exponential moving average of the weights, used for evaluation and the saved model; None for none."""
+
+    decay: float | None = None
+
+    def __post_init__(self) -> None:
+        if self.decay is not None and not 0 < self.decay < 1:
+            raise ConfigError(f"ema.decay={self.decay} is out of range.", "Give a number between 0 and 1: 0.999.")
