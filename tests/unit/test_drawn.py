@@ -1,4 +1,4 @@
-"""The drawn sample: the same bytes from the same seed, balanced, valid, whole or absent, and told apart by shape only."""
+"""The drawn sample: the same bytes from the same seed, balanced, valid, whole or absent, told apart by shape only."""
 
 from __future__ import annotations
 

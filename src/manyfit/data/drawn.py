@@ -46,7 +46,7 @@ def draw(kind: str, rng: np.random.Generator) -> Image.Image:
     image = make_background((width, height), rng)
     coats = make_coats((width, height), rng)
     line = shaded(pick(rng, COATS), 0.45) if rng.random() < 0.75 else None
-    unit = min(width, height) * rng.uniform(0.18, 0.3)
+    unit = min(width, height) * rng.uniform(0.21, 0.31)
     centre = np.array([width * rng.uniform(0.39, 0.61), height * rng.uniform(0.42, 0.58)])
     flip = -1 if rng.random() < 0.5 else 1
     sketch = Sketch(image, coats, line, np.diag([unit * flip * rng.uniform(0.85, 1.15), unit]), centre)
@@ -61,7 +61,7 @@ def draw(kind: str, rng: np.random.Generator) -> Image.Image:
     return photograph(image, rng)
 
 
-def draw_sample(folder: Path, seed: int = 0, num_train: int = 400, num_validation: int = 100) -> None:
+def draw_sample(folder: Path, seed: int = 0, num_train: int = 600, num_validation: int = 200) -> None:
     """Write the sample as `folder/{train,validation}/{cats,dogs}/NNNN.jpg`; counts are of both classes together.
 
     The same seed gives the same bytes (under one version of Pillow and numpy). The folder appears whole or not at

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 ALPHA = 0.35
 WEIGHTS_PATH = Path(__file__).with_name("mobilenet_v2_0.35_drawn.npz")
 FACTS_PATH = Path(__file__).with_name("mobilenet_v2_0.35_drawn.json")
-WEIGHTS_SHA256 = "9a59154850c832ca8f59409439ea85b693cefd80ec9ae79157495aec75024000"
+WEIGHTS_SHA256 = "5650b36a570361a50960c499dbdbbb9519b10bfd3a2881de9413b71934beaff0"
 
 
 def load_rehearsal_weights(backbone: keras.Model) -> None:
