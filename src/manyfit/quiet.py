@@ -36,6 +36,6 @@ def quiet_tensorflow(verbose: bool = False) -> Iterator[None]:
             sys.stderr.flush()
             os.dup2(kept, descriptor)
             os.close(kept)
-            if failed and not isinstance(sys.exc_info()[1], Exception):
+            if failed:
                 aside.seek(0)
                 os.write(descriptor, aside.read())

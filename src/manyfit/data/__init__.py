@@ -38,7 +38,7 @@ def load(config: DataConfig, *, cache_dir: Path | None = None) -> ImageData:
     if isinstance(config, SyntheticConfig):
         return _load_synthetic(config)
     if config.source == "sample":
-        return _load_sample(config, cache_dir, "data.source=sample asks for them")
+        return _load_sample(config, cache_dir, "data.source=sample asks for it")
     if config.source != "tfds" and config.root is not None:
         return _load_local(config, config.root, cache_dir)
     known = data_set(config)
@@ -110,10 +110,7 @@ def _load_sample(config: DataConfig, cache_dir: Path, why: str) -> ImageData:
         on_bad_image=config.on_bad_image,
         cache_dir=cache_dir,
         rehearsal=True,
-        notices=[
-            f"REHEARSAL on drawn pictures: {why}. Its numbers say nothing about photos of cats and dogs. "
-            "For the real thing give data.root=PATH, or data.source=tfds on a machine with a network."
-        ],
+        notices=[f"The pictures are drawn by code, a rehearsal: {why}."],
     )
 
 
