@@ -13,6 +13,7 @@ from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import ConfigKeyError, MissingMandatoryValue, OmegaConfBaseException
 
 from manyfit.errors import ConfigError
+from manyfit.schema.augment import AugmentConfig, LightAugmentConfig, StrongAugmentConfig
 from manyfit.schema.checks import AUTO, at_least, auto_or_count, between, check_class_weight, nearest, one_of
 from manyfit.schema.data import DataConfig, EmnistConfig, SyntheticConfig
 from manyfit.schema.learning import (
@@ -44,6 +45,7 @@ __all__ = [
     "AdamConfig",
     "AdamWConfig",
     "ApplicationConfig",
+    "AugmentConfig",
     "BackboneConfig",
     "BatchConfig",
     "CHOICE_KEY",
@@ -53,6 +55,7 @@ __all__ = [
     "EMAConfig",
     "EmnistConfig",
     "HeadConfig",
+    "LightAugmentConfig",
     "MobileNetV2Config",
     "ModelConfig",
     "ModuleConfig",
@@ -66,6 +69,7 @@ __all__ = [
     "SmallCNNConfig",
     "StepConfig",
     "StrategyConfig",
+    "StrongAugmentConfig",
     "SyntheticConfig",
     "TrackerConfig",
     "WandbConfig",
@@ -92,6 +96,7 @@ class RunConfig:
     """
 
     data: DataConfig = field(default_factory=DataConfig)
+    augment: AugmentConfig = field(default_factory=AugmentConfig)
     model: ModelConfig = field(default_factory=MobileNetV2Config)
     strategy: StrategyConfig = field(default_factory=StrategyConfig)
     batch: BatchConfig = field(default_factory=BatchConfig)
@@ -130,6 +135,7 @@ SCHEMAS: dict[str, dict[str, type]] = {
         "emnist": EmnistConfig,
         "synthetic": SyntheticConfig,
     },
+    "augment": {"none": AugmentConfig, "light": LightAugmentConfig, "strong": StrongAugmentConfig},
     "model": {
         "mobilenet_v2": MobileNetV2Config,
         "small_cnn": SmallCNNConfig,

@@ -14,13 +14,14 @@ import psutil
 
 from manyfit import data as data_sets
 from manyfit import models, optimizer, schedule, strategy
+from manyfit.augment import Augmentation
 from manyfit.batch import BatchPlan
 from manyfit.callbacks.best_model import BestModel
 from manyfit.callbacks.learning_rate import EpochLearningRate
 from manyfit.callbacks.progress import EpochProgress
 from manyfit.callbacks.stop import StopOnSignal, Stopped
 from manyfit.callbacks.throughput import EpochRows
-from manyfit.config import RampConfig, RunConfig, to_yaml
+from manyfit.config import LightAugmentConfig, RampConfig, RunConfig, to_yaml
 from manyfit.console import Console
 from manyfit.coupled_layers import trains_batch_norm
 from manyfit.data.examples import ImageData
@@ -31,6 +32,7 @@ from manyfit.models import Network
 from manyfit.precision import LossScale
 from manyfit.record import RunRecord, check_unused, environment, make_run_folder, untested_versions
 from manyfit.replicated import ReplicatedModel
+from manyfit.schema.augment import check_rows
 from manyfit.strategy import Place
 from manyfit.tracker import Notify, Tracker, open_tracker
 
@@ -95,7 +97,11 @@ def compiled(config: RunConfig, plan: BatchPlan, network: Network, data: ImageDa
     """The model that trains `network`; call it inside the scope of the strategy.
 
     A network that its factory compiled keeps its own loss.
+
+    Raises:
+        ConfigError: mixup or cutmix with an odd number of rows a replica, or with a training step of the user's own.
     """
+    check_rows(config.augment, plan.per_replica_batch_size)
     own = network.model
     model = own if isinstance(own, ReplicatedModel) else ReplicatedModel(own, name="replicated")
     loss, metrics = models.loss_and_metrics(len(data.class_names), model.network.output_shape[-1])
@@ -112,6 +118,7 @@ def compiled(config: RunConfig, plan: BatchPlan, network: Network, data: ImageDa
         loss_scale=LossScale.of_policy(config.precision.name),
         on_non_finite=config.on_non_finite,
         jit_compile=config.jit_compile,
+        augmentation=Augmentation.of(config.augment, config.seed),
     )
     return model
 
@@ -312,6 +319,8 @@ def _notices(config: RunConfig, place: Place, data: ImageData, plan: BatchPlan, 
             f"Pictures of {shape[0]}x{shape[1]} are enlarged to {config.model.image_size}: model=small_cnn is made for "
             "their size and trains many times faster."
         )
+    if data.name in ("mnist", "emnist") and isinstance(config.augment, LightAugmentConfig) and config.augment.flip > 0:
+        yield f"augment.flip={config.augment.flip} mirrors digits and letters into other signs: give augment.flip=0."
     if config.precision.name != "float32" and not place.on_gpu:
         yield f"precision={config.precision.name} is usually slower than float32 on a CPU."
     if plan.size_was_reduced:

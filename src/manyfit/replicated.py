@@ -9,6 +9,7 @@ One step, on every replica r of R, with its rows i, their mask m_i (1 real, 0 pa
 The sum over replicas is the mean over real examples plus the regularisation, whatever R is and however many rows
 are padding: it is the loss scaling that TensorFlow's guide to custom training under a strategy derives, with the
 number of real examples in place of the batch size. Clipping, weight decay and the optimizer see g itself.
+With mixup or cutmix loss_i is the sum over both labels of the row, each by its share and with its class weight.
 """
 
 from collections.abc import Callable, Iterable
@@ -17,8 +18,10 @@ from typing import Any
 import keras
 import tensorflow as tf
 
+from manyfit.augment import Augmentation
 from manyfit.coupled_layers import couple, real_rows
 from manyfit.epoch_loop import EpochLoop
+from manyfit.errors import ConfigError
 from manyfit.precision import LossScale
 
 SUM = tf.distribute.ReduceOp.SUM
@@ -62,6 +65,7 @@ class ReplicatedModel(EpochLoop):
         loss_scale: LossScale | None = None,
         on_non_finite: str = "stop",
         jit_compile: bool = False,
+        augmentation: Augmentation | None = None,
     ):
         """Set how it learns; inside the scope of the strategy.
 
@@ -76,7 +80,16 @@ class ReplicatedModel(EpochLoop):
             loss_scale: The scale of mixed float16, or None.
             on_non_finite: `stop` at a loss or gradient that is not finite, or `skip` that step and count it.
             jit_compile: Compile the arithmetic of a step with XLA; one replica only.
+            augmentation: Varies the pictures of every training step; None for the pictures as they are.
+
+        Raises:
+            ConfigError: an augmentation that mixes examples, where `example_losses` is not this class's own.
         """
+        if augmentation and augmentation.mixes and type(self).example_losses is not ReplicatedModel.example_losses:
+            raise ConfigError(
+                f"{type(self).__name__} has a training step of its own, which cannot take two labels an example.",
+                "Give augment.mixup=0 augment.cutmix=0, or compile the model with a loss instead.",
+            )
         super().compile(optimizer=optimizer, loss=loss, jit_compile=False, auto_scale_loss=False)
         # The gradients arrive summed: summing them again inside the optimizer would count every replica R times.
         optimizer._all_reduce_sum_gradients = list
@@ -92,6 +105,7 @@ class ReplicatedModel(EpochLoop):
         self._on_non_finite = on_non_finite
         self._steps_per_execution = steps_per_execution
         self._jit_compile_step = jit_compile
+        self._augmentation = augmentation
         self._train_steps: Any = None
         self._test_steps: Any = None
         self._predict_step: Any = None
@@ -110,8 +124,29 @@ class ReplicatedModel(EpochLoop):
         rows count alike.
         """
         outputs = self.network(x, training=training)
+        return self._losses_of(y, outputs), outputs
+
+    def _losses_of(self, y, outputs) -> tf.Tensor:
         losses = tf.cast(self._example_loss(y, outputs), tf.float32)
-        return tf.reshape(tf.reduce_mean(tf.reshape(losses, [tf.shape(losses)[0], -1]), axis=1), [-1]), outputs
+        return tf.reshape(tf.reduce_mean(tf.reshape(losses, [tf.shape(losses)[0], -1]), axis=1), [-1])
+
+    def _class_weighted(self, losses, y) -> tf.Tensor:
+        if self._class_weight is None:
+            return losses
+        return losses * tf.gather(self._class_weight, tf.cast(tf.reshape(y, [-1]), tf.int32))
+
+    def _augmented(self, data):
+        """The rows of a step as they are trained on: `(x, y, mask)`, and how they are mixed, where they are."""
+        if self._augmentation is None:
+            return data
+        replica = tf.distribute.get_replica_context()
+        return self._augmentation(
+            *data,
+            step=tf.convert_to_tensor(self.optimizer.iterations),
+            replica_id=replica.replica_id_in_sync_group,
+            num_replicas=replica.num_replicas_in_sync,
+            micro_batches=self._gradient_accumulation,
+        )
 
     def _regularization(self) -> tf.Tensor:
         return tf.add_n([tf.cast(value, tf.float32) for value in self.network.losses] or [tf.zeros([])])
@@ -121,13 +156,17 @@ class ReplicatedModel(EpochLoop):
         for metric in self._example_metrics:
             metric.update_state(y, outputs, sample_weight=mask)
 
-    def _micro_gradients(self, x, y, mask, num_real, num_shares, loss_scale):
+    def _micro_gradients(self, rows, num_real, num_shares, loss_scale):
         """Gradients and loss of some rows, as their share of the global batch's loss."""
+        x, y, mask, *mixed = rows
         with tf.GradientTape() as tape:
             with real_rows(mask):
                 losses, outputs = self.example_losses(x, y, training=True)
-            if self._class_weight is not None:
-                losses *= tf.gather(self._class_weight, tf.cast(tf.reshape(y, [-1]), tf.int32))
+            losses = self._class_weighted(losses, y)
+            if mixed:
+                partner_y, own_share = mixed
+                partner_losses = self._class_weighted(self._losses_of(partner_y, outputs), partner_y)
+                losses = own_share * losses + (1 - own_share) * partner_losses
             regularization = self._regularization()
             loss = tf.reduce_sum(losses * mask) / num_real + regularization / num_shares
             scaled_loss = loss * loss_scale
@@ -140,30 +179,31 @@ class ReplicatedModel(EpochLoop):
 
     def _gradients(self, data, loss_scale):
         """The gradient of the whole global batch, its loss, and whether both are finite; in a replica's context."""
-        x, y, mask = data
+        x, y, mask, *mixed = data
         replica = tf.distribute.get_replica_context()
         mask = tf.cast(mask, tf.float32)
+        rows = (x, y, mask, *mixed)
         num_real = tf.maximum(replica.all_reduce(SUM, tf.reduce_sum(mask)), 1.0)
         num_shares = tf.cast(replica.num_replicas_in_sync * self._gradient_accumulation, tf.float32)
         if self._gradient_accumulation == 1:
-            gradients, loss = self._micro_gradients(x, y, mask, num_real, num_shares, loss_scale)
+            gradients, loss = self._micro_gradients(rows, num_real, num_shares, loss_scale)
         else:
-            gradients, loss = self._accumulate(x, y, mask, num_real, num_shares, loss_scale)
+            gradients, loss = self._accumulate(rows, num_real, num_shares, loss_scale)
         *gradients, loss = replica.all_reduce(SUM, [*gradients, loss])
         gradients = [gradient / tf.cast(loss_scale, gradient.dtype) for gradient in gradients]
         finite = tf.reduce_all([tf.reduce_all(tf.math.is_finite(gradient)) for gradient in gradients])
         return gradients, loss, finite
 
-    def _accumulate(self, x, y, mask, num_real, num_shares, loss_scale):
+    def _accumulate(self, rows, num_real, num_shares, loss_scale):
         # Unrolled: batch norm updates its statistics on all replicas at once, which a loop inside one may not enclose.
         count = self._gradient_accumulation
-        parts = [tf.split(tensor, count) for tensor in (x, y, mask)]
+        parts = [tf.split(tensor, count) for tensor in rows]
         totals, loss = [tf.zeros_like(variable) for variable in self._trained()], tf.zeros([])
         for micro in zip(*parts, strict=True):
             # One after the other: side by side they would need the memory of the whole batch.
             with tf.control_dependencies([loss, *totals]):
                 micro = [tf.identity(part) for part in micro]
-                gradients, micro_loss = self._micro_gradients(*micro, num_real, num_shares, loss_scale)
+                gradients, micro_loss = self._micro_gradients(micro, num_real, num_shares, loss_scale)
             totals = [total + gradient for total, gradient in zip(totals, gradients, strict=True)]
             loss += micro_loss
         return totals, loss
@@ -192,12 +232,15 @@ class ReplicatedModel(EpochLoop):
         gradients_of = tf.function(self._gradients, jit_compile=True) if self._jit_compile_step else self._gradients
         may_skip = tf.constant(self._on_non_finite == "skip")
 
+        def step_gradients(data, scale):
+            return gradients_of(self._augmented(data), scale)  # XLA cannot resample pictures
+
         def apply(gradients):
             strategy.run(self._apply, args=(gradients,))
             return tf.constant(True)
 
         def one_step(iterator, step, scale, good_steps, skipped):
-            gradients, loss, finite = strategy.run(gradients_of, args=(next(iterator), scale))
+            gradients, loss, finite = strategy.run(step_gradients, args=(next(iterator), scale))
             loss, finite = self._first(loss), self._first(finite)
             loss_is_finite = tf.math.is_finite(loss)
             good = finite & loss_is_finite

@@ -14,6 +14,7 @@ import numpy as np
 import tensorflow as tf
 
 from manyfit import optimizer as optimizers
+from manyfit.augment import Augmentation
 from manyfit.config import SCHEMAS, EMAConfig, StrategyConfig
 from manyfit.data.examples import Split
 from manyfit.data.pipeline import Feed
@@ -58,6 +59,12 @@ def make_optimizer(case: dict) -> keras.optimizers.Optimizer:
     return optimizers.build(config, learning_rate=case.get("learning_rate", 0.02), ema=ema)
 
 
+def augmentation(case: dict) -> Augmentation | None:
+    """The case's augmentation, if it asks for one."""
+    dials = case.get("augment")
+    return None if dials is None else Augmentation.of(SCHEMAS["augment"]["strong"](**dials), seed=3)
+
+
 def train(case: dict, strategy: tf.distribute.Strategy) -> dict:
     """The project's own fit."""
     keras.config.set_dtype_policy(case.get("policy", "float32"))
@@ -75,6 +82,7 @@ def train(case: dict, strategy: tf.distribute.Strategy) -> dict:
             loss_scale=LossScale.of_policy(case.get("policy", "float32")),
             on_non_finite=case.get("on_non_finite", "stop"),
             jit_compile=case.get("jit_compile", False),
+            augmentation=augmentation(case),
         )
     steps = -(-case["num_examples"] // (rows * micro_batches))
     validation_steps = -(-len(validation) // rows)

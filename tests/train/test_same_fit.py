@@ -161,6 +161,25 @@ def test_dropout_draws_what_one_replica_draws(worker, replicas):
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize("replicas", [2, 4])
+@pytest.mark.parametrize("more", [{}, {"gradient_accumulation": 2, "class_weight": [1.0, 3.0, 0.5]}])
+def test_every_replica_count_sees_the_same_augmented_pictures(worker, replicas, more):
+    """All dials at once, with padding beside real rows, with accumulation and class weights."""
+    case = {**BASE, "num_examples": 13, "augment": {}, **more}
+    one = worker(1).run(case)
+    assert_same(worker(replicas).run(case), one, tolerance=1e-4)
+    assert one["history"]["loss"] != worker(1).run({**case, "augment": None})["history"]["loss"]
+    assert one["history"]["num_trained"] == [13, 13]
+
+
+@pytest.mark.slow
+def test_augmentation_is_the_same_with_xla(worker):
+    """The pictures are made outside of what XLA compiles, where other random numbers would come out."""
+    case = {**BASE, "augment": {}}
+    assert_same(worker(1).run({**case, "jit_compile": True}), worker(1).run(case), tolerance=1e-4)
+
+
+@pytest.mark.slow
 def test_mixed_float16_trains_on_two_replicas(worker):
     """Dynamic loss scaling finds its scale, and what it leaves out is counted."""
     case = {**BASE, "policy": "mixed_float16", "epochs": 4, "learning_rate": 0.1}

@@ -64,7 +64,7 @@ def test_a_file_of_something_else_is_refused():
 @pytest.mark.parametrize(
     ("overrides", "message", "remedy"),
     [
-        (["+typo=1"], "Unknown key: typo.", "Choices: data, model"),
+        (["+typo=1"], "Unknown key: typo.", "Choices: data, augment"),
         (["+optimizer.lr=1"], "Unknown key: optimizer.lr.", "'optimizer.learning_rate'"),
         (["+learning_rate=1"], "Unknown key: learning_rate.", "'optimizer.learning_rate'"),
         (["+batch_size=1"], "Unknown key: batch_size.", "'batch.per_replica_batch_size'"),
