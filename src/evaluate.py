@@ -8,6 +8,7 @@ from pathlib import Path
 from manyfit.console import Console
 from manyfit.errors import UserError
 from manyfit.quiet import quiet_tensorflow
+from manyfit.record import RunRecord
 from manyfit.report.evaluation import evaluation_tables
 
 
@@ -23,6 +24,7 @@ def main() -> int:
     arguments = parser.parse_args()
     console = Console()
     try:
+        RunRecord.load(arguments.run)  # a folder that holds no run is told before TensorFlow takes its ten seconds
         with quiet_tensorflow():
             from manyfit.evaluation import evaluate_run
         evaluation = evaluate_run(

@@ -123,7 +123,7 @@ def evaluate_run(
     if config.model.builder == "module":
         import_factory(config.model)
     with place.strategy.scope():
-        model = _load(folder, class_names)
+        model = _load(folder, class_names, config.model.l2)
     rows = min(MOST_ROWS_PER_REPLICA, -(-len(split) // place.num_replicas)) * place.num_replicas
     steps = -(-len(split) // rows)
     feed = Feed(split, rows, steps, tuple(model.network.input_shape[1:]))
@@ -179,7 +179,7 @@ def _is_flat(root: Path) -> bool:
     return False
 
 
-def _load(folder: Path, class_names: tuple[str, ...]) -> ReplicatedModel:
+def _load(folder: Path, class_names: tuple[str, ...], l2: float) -> ReplicatedModel:
     """The saved model, ready to evaluate; inside the scope of the strategy."""
     path = Path(folder) / "model.keras"
     if not path.exists():
@@ -189,7 +189,8 @@ def _load(folder: Path, class_names: tuple[str, ...]) -> ReplicatedModel:
     except Exception as error:
         reason = str(error).strip().splitlines()[0][:300] if str(error).strip() else type(error).__name__
         raise UserError(f"{path} cannot be loaded: {reason}", "The file may be damaged; train again.") from error
-    loss, metrics = models.loss_and_metrics(len(class_names))
+    models.penalize(network, l2)  # so that the loss is the one the run validated with
+    loss, metrics = models.loss_and_metrics(len(class_names), network.output_shape[-1])
     model = ReplicatedModel(network)
     model.compile(keras.optimizers.SGD(), loss, [*metrics, ConfusionCounts(len(class_names))])
     return model

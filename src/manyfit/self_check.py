@@ -77,12 +77,15 @@ def _weight_difference(one: Path, many: Path) -> tuple[float, str]:
 def train_few_steps(config: RunConfig, steps: int = NUM_STEPS) -> tuple[dict, dict[str, np.ndarray]]:
     """Losses of the first steps, where they ran, and the weights after them; in a process of its own."""
     import keras
+    import tensorflow as tf
 
     from manyfit import data as data_sets
     from manyfit import fit, models, strategy
     from manyfit.batch import BatchPlan
 
     place = strategy.make(config.strategy)
+    # TensorFloat-32, on by default on newer GPUs, rounds products to 10 bits, and not for every batch size alike.
+    tf.config.experimental.enable_tensor_float_32_execution(False)
     keras.utils.set_random_seed(config.seed)
     keras.config.set_dtype_policy(config.precision.name)
     data = data_sets.load(config.data)

@@ -135,7 +135,7 @@ def test_the_times_add_up(finished):
     data = finished[0].data
     epochs = sum(row["train_seconds"] + row["validation_seconds"] for row in data["epochs"])
     timing = data["timing"]
-    assert 0 < timing["first_step_seconds"]
+    assert timing["first_step_seconds"] > 0
     assert timing["startup_seconds"] + epochs <= timing["total_seconds"] <= timing["startup_seconds"] + epochs + 30
 
 

@@ -112,6 +112,7 @@ def test_gpus_are_left_alone_by_cpu_replicas(machine):
         (0, {"devices": [0, 2]}, r"Asked for 2 GPU replicas, found no GPU"),
         (2, {"replicas": 4}, "strategy.replicas=4 asks for 4 GPUs; found 2.*strategy.replicas=2 or fewer"),
         (2, {"devices": [0, 2]}, r"strategy.devices=\[0, 2\] asks for GPU 2; found 2 GPUs.*from 0 to 1"),
+        (3, {"cross_device_ops": "hierarchical"}, "sums wrongly over an odd number of replicas .3."),
         (0, {"device": "cpu", "devices": [0]}, r"strategy.devices=\[0\] names GPUs, but strategy.device=cpu"),
         (0, {"device": "cpu", "cross_device_ops": "nccl"}, "nccl needs GPUs, but the replicas are CPUs.*hierarchical"),
     ],

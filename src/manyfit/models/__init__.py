@@ -10,7 +10,7 @@ from manyfit.models.module import build_module
 from manyfit.models.network import Network, num_outputs
 from manyfit.models.small_cnn import build_small_cnn
 
-__all__ = ["BUILDERS", "Network", "build", "input_shape", "loss_and_metrics"]
+__all__ = ["BUILDERS", "Network", "build", "input_shape", "loss_and_metrics", "penalize"]
 
 BUILDERS = {
     "mobilenet_v2": build_mobilenet_v2,
@@ -46,11 +46,17 @@ def build(config: ModelConfig, data: ImageData) -> Network:
         ConfigError: weights that cannot be had or do not fit, a backbone or factory that does not exist.
     """
     network = BUILDERS[config.builder](config, input_shape(config, data), len(data.class_names), data.rehearsal)
-    if config.l2:
-        for variable in network.model.trainable_variables:
-            if variable.name == "kernel":
-                variable.regularizer = keras.regularizers.L2(config.l2)
+    penalize(network.model, config.l2)
     return network
+
+
+def penalize(model: keras.Model, l2: float) -> None:
+    """Add `l2` times the squares of the kernels that train to the loss; a saved model does not keep it."""
+    if not l2:
+        return
+    for variable in model.trainable_variables:
+        if variable.name == "kernel":
+            variable.regularizer = keras.regularizers.L2(l2)
 
 
 def loss_and_metrics(

@@ -1,0 +1,117 @@
+"""The scripts in processes of their own, and the trained run that many tests look at."""
+
+import json
+import os
+import subprocess
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from manyfit.command import repository_root
+
+SECONDS = 400
+"""Longest that a script may take on a busy machine."""
+
+
+def start(script: str, *arguments: object, cwd: Path, **environment: str) -> subprocess.Popen[str]:
+    """A script of src/, running in `cwd`."""
+    return subprocess.Popen(
+        [sys.executable, str(repository_root() / "src" / script), *map(str, arguments)],
+        cwd=cwd,
+        env={**os.environ, **environment},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+
+
+def finish(process: subprocess.Popen[str]) -> subprocess.CompletedProcess[str]:
+    """What came of a script; its output lands in the report of a test that fails."""
+    try:
+        stdout, stderr = process.communicate(timeout=SECONDS)
+    except subprocess.TimeoutExpired:
+        process.kill()
+        raise
+    print(f"{process.args} ended with {process.returncode}\n{stdout}\n--- stderr\n{stderr}")
+    return subprocess.CompletedProcess(process.args, process.returncode, stdout, stderr)
+
+
+@pytest.fixture(scope="session")
+def start_script(tmp_path_factory):
+    """`start_script("train.py", "epochs=1", ..., cwd=folder, NAME="value")` -> the running process."""
+
+    def run(script, *arguments, cwd=None, **environment):
+        return start(script, *arguments, cwd=cwd or tmp_path_factory.mktemp("launch"), **environment)
+
+    return run
+
+
+@pytest.fixture(scope="session")
+def script(start_script):
+    """`script("train.py", "epochs=1", ...)` -> the finished process."""
+    return lambda *arguments, **keywords: finish(start_script(*arguments, **keywords))
+
+
+@pytest.fixture(scope="session")
+def finish_script():
+    """Waits for what `start_script` started."""
+    return finish
+
+
+@dataclass(frozen=True)
+class TrainedRun:
+    """A finished run: its folder, its record, and the process that made it."""
+
+    folder: Path
+    record: dict
+    done: subprocess.CompletedProcess
+
+
+@pytest.fixture(scope="session")
+def trained(script, tmp_path_factory) -> TrainedRun:
+    """Two logical CPU replicas, numbers of examples that no batch divides, W&B offline, TensorBoard."""
+    folder = tmp_path_factory.mktemp("trained") / "run"
+    done = script(
+        "train.py",
+        *("strategy=mirrored", "strategy.device=cpu", "strategy.replicas=2"),
+        *("data=synthetic", "data.num_train=61", "data.num_validation=23", "data.num_classes=3", "data.image_size=14"),
+        *("model=small_cnn", "model.filters=4", "model.units=8", "batch.per_replica_batch_size=8", "epochs=3"),
+        *("optimizer.learning_rate=0.004", "schedule.scale_with=linear", "schedule.reference_batch_size=32"),
+        *("tracker.mode=offline", "tracker.tensorboard=true", "tracker.tags=[e2e]", "tracker.group=tests"),
+        f"hydra.run.dir={folder}",
+        WANDB_MODE="",
+    )
+    assert done.returncode == 0, done.stderr
+    return TrainedRun(folder, json.loads((folder / "record.json").read_text()), done)
+
+
+def draw(folder: Path, num_files: int, grey: int) -> None:
+    """Small noisy JPEG files of about one grey level."""
+    folder.mkdir(parents=True)
+    rng = np.random.default_rng(grey)
+    for index in range(num_files):
+        levels = rng.integers(grey, grey + 60, (20, 24, 3)).astype(np.uint8)
+        Image.fromarray(levels).save(folder / f"{index}.jpg")
+
+
+@pytest.fixture(scope="session")
+def photos(tmp_path_factory) -> Path:
+    """Two classes that can be told apart, as `train` and `validation` folders."""
+    root = tmp_path_factory.mktemp("photos")
+    for split, num_files in (("train", 14), ("validation", 5)):
+        draw(root / split / "cats", num_files, grey=10)
+        draw(root / split / "dogs", num_files + 1, grey=150)
+    return root
+
+
+@pytest.fixture(scope="session")
+def shared_data() -> Path:
+    """The folder of real photos beside the repository."""
+    folder = repository_root().parent / "shared" / "data"
+    if not folder.is_dir():
+        pytest.skip(f"no real photos: {folder} is missing")
+    return folder
