@@ -15,7 +15,7 @@ from omegaconf.errors import ConfigKeyError, MissingMandatoryValue, OmegaConfBas
 from manyfit.errors import ConfigError
 from manyfit.schema.augment import AugmentConfig, LightAugmentConfig, StrongAugmentConfig
 from manyfit.schema.checks import AUTO, at_least, auto_or_count, between, check_class_weight, nearest, one_of
-from manyfit.schema.data import DataConfig, EmnistConfig, SyntheticConfig
+from manyfit.schema.data import EMNIST_CLASSES, DataConfig, EmnistConfig, SyntheticConfig
 from manyfit.schema.learning import (
     AdamConfig,
     AdamWConfig,
@@ -53,6 +53,7 @@ __all__ = [
     "DEFAULT_PER_REPLICA_BATCH_SIZE",
     "DataConfig",
     "EMAConfig",
+    "EMNIST_CLASSES",
     "EmnistConfig",
     "HeadConfig",
     "LightAugmentConfig",

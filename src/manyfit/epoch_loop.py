@@ -146,7 +146,7 @@ class EpochLoop(keras.Model):
             f"(loss {loss:g}, learning rate {rate:g}, loss scale {scale:g}).",
             "Try a tenth of the learning rate (optimizer.learning_rate), optimizer.global_clipnorm=1, or "
             "precision=float32. If it happens on several GPUs only, run src/check.py, then try "
-            "strategy.cross_device_ops=hierarchical or NCCL_P2P_DISABLE=1. on_non_finite=skip leaves such steps out.",
+            "strategy.cross_device_ops=one_device or NCCL_P2P_DISABLE=1. on_non_finite=skip leaves such steps out.",
         )
 
     def _test_epoch(self, iterator, num_steps, call_size, callbacks) -> dict[str, float]:

@@ -21,7 +21,7 @@ from manyfit.callbacks.learning_rate import EpochLearningRate
 from manyfit.callbacks.progress import EpochProgress
 from manyfit.callbacks.stop import StopOnSignal, Stopped
 from manyfit.callbacks.throughput import EpochRows
-from manyfit.config import LightAugmentConfig, RampConfig, RunConfig, to_yaml
+from manyfit.config import EMNIST_CLASSES, EmnistConfig, LightAugmentConfig, RampConfig, RunConfig, to_yaml
 from manyfit.console import Console
 from manyfit.coupled_layers import trains_batch_norm
 from manyfit.data.examples import ImageData
@@ -329,6 +329,11 @@ def _notices(config: RunConfig, place: Place, data: ImageData, plan: BatchPlan, 
         yield (
             f"schedule=ramp reaches its highest rate in epoch {config.schedule.ramp_up_epochs + 1}, but "
             f"epochs={config.epochs}: give more epochs or a shorter schedule.ramp_up_epochs."
+        )
+    if isinstance(config.data, EmnistConfig) and len(data.class_names) != EMNIST_CLASSES[config.data.variant]:
+        yield (
+            f"data.variant={config.data.variant} has {EMNIST_CLASSES[config.data.variant]} classes, but the data found "
+            f"has {len(data.class_names)}: the data decides."
         )
     if place.num_replicas > 1 and not config.model.sync_batch_norm and trains_batch_norm(network.model):
         yield (

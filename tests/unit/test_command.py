@@ -58,7 +58,7 @@ BAD = [
     (["optimizer=3"], "optimizer=3", "Choices: adam, adamw, sgd."),
     (["optimizer=null"], "optimizer=null", "Choices: adam, adamw, sgd."),
     (["optimizer=[adam,sgd]"], "gives 2 choices", "Choices: adam, adamw, sgd."),
-    (["experiment=missing"], "experiment=missing does not exist", "conf/experiment/missing.yaml"),
+    (["experiment=missing"], "experiment=missing is not one of its choices", "mnist_tutorial"),
     (["experiment=null"], "experiment=null", "Leave it out."),
     (["optimzer=adam"], "Unknown key: optimzer.", "Did you mean 'optimizer'?"),
     (["optimzer.x=3"], "Unknown key: optimzer.", "Did you mean 'optimizer'?"),

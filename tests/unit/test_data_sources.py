@@ -41,7 +41,7 @@ def drawing(monkeypatch):
 def test_auto_falls_back_to_the_sample_with_a_notice(tmp_path, drawing):
     loaded = data.load(DataConfig(), cache_dir=tmp_path / "cache")
     assert loaded.rehearsal and loaded.source == "sample" and loaded.class_names == ("cats", "dogs")
-    assert "REHEARSAL" in loaded.notices[0] and "no network here" in loaded.notices[0]
+    assert "rehearsal" in loaded.notices[0] and "no network here" in loaded.notices[0]
     folder, seed = drawing[0]
     assert folder.is_relative_to(tmp_path / "cache" / "sample") and seed == 0
 

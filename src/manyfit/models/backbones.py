@@ -1,6 +1,8 @@
 """Backbones of keras.applications with a head on top, and where their weights come from."""
 
+import contextlib
 import importlib
+import io
 import re
 import socket
 import warnings
@@ -11,7 +13,7 @@ import keras
 from keras import layers
 
 from manyfit.config import ApplicationConfig, BackboneConfig, HeadConfig, MobileNetV2Config, nearest
-from manyfit.errors import ConfigError
+from manyfit.errors import ConfigError, UserError
 from manyfit.models import rehearsal as rehearsal_backbone
 from manyfit.models.network import Network, class_scores
 
@@ -40,7 +42,10 @@ def build_mobilenet_v2(
             alpha, weights = 0.35, "rehearsal"
     backbone = _create(keras.applications.MobileNetV2, image_shape, weights, alpha=alpha)
     if weights == "rehearsal":
-        rehearsal_backbone.load_rehearsal_weights(backbone)
+        try:
+            rehearsal_backbone.load_rehearsal_weights(backbone)
+        except ValueError as error:
+            raise UserError(str(error)) from error
     preprocess = keras.applications.mobilenet_v2.preprocess_input
     return _with_head(config, backbone, preprocess, num_classes, weights, tuple(notices))
 
@@ -78,7 +83,8 @@ def _create(create: Callable, image_shape: tuple[int, int, int], weights: str, *
     timeout = socket.getdefaulttimeout()
     socket.setdefaulttimeout(20)
     try:
-        with warnings.catch_warnings():
+        # A download's progress is no line of ours, and here it mostly precedes a failure that is explained.
+        with warnings.catch_warnings(), contextlib.redirect_stdout(io.StringIO()):
             # Keras warns that a size without weights of its own gets those of 224 pixels: intended here.
             warnings.filterwarnings("ignore", message="`input_shape` is undefined or non-square")
             return create(include_top=False, weights=source, input_shape=image_shape, **kwargs)

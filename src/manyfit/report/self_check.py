@@ -69,6 +69,6 @@ def _verdict(comparison: Comparison) -> Text:
         return Text(f"PASS: {comparison.num_replicas} replicas give the numbers of one.", style="bold green")
     return Text(
         f"FAIL: {comparison.num_replicas} replicas do not give the numbers of one. Do not train on this set-up: try "
-        "strategy.cross_device_ops=hierarchical, then NCCL_P2P_DISABLE=1, then precision=float32, and compare again.",
+        "strategy.cross_device_ops=one_device, then NCCL_P2P_DISABLE=1, then precision=float32, and compare again.",
         style="bold red",
     )

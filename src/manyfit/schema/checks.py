@@ -3,6 +3,7 @@
 import difflib
 import math
 from collections.abc import Iterable
+from pathlib import Path
 
 from manyfit.errors import ConfigError
 
@@ -14,6 +15,11 @@ def nearest(received: object, choices: Iterable[object]) -> str:
     names = [str(choice) for choice in choices]
     near = difflib.get_close_matches(str(received), names, n=1, cutoff=0.5)
     return (f"Did you mean '{near[0]}'? " if near else "") + f"Choices: {', '.join(names)}."
+
+
+def absolute(path: str) -> str:
+    """A path as it is from any folder: a relative one starts at the launch directory, and a run keeps it whole."""
+    return str(Path(path).expanduser().absolute())
 
 
 def one_of(key: str, value: object, choices: Iterable[str]) -> None:

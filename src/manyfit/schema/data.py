@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 
 from manyfit.errors import ConfigError
-from manyfit.schema.checks import AUTO, at_least, one_of
+from manyfit.schema.checks import AUTO, absolute, at_least, one_of
 
 
 @dataclass
@@ -26,6 +26,8 @@ class DataConfig:
     on_bad_image: str = "skip"
 
     def __post_init__(self) -> None:
+        if self.root is not None:
+            self.root = absolute(self.root)
         one_of("data.source", self.source, (AUTO, "folder", "tfds", "sample"))
         one_of("data.on_bad_image", self.on_bad_image, ("skip", "error"))
         if not 0 < self.validation_fraction < 1:
@@ -42,6 +44,9 @@ class DataConfig:
             raise ConfigError("data.source=folder needs a folder.", "Give data.root=PATH.")
 
 
+EMNIST_CLASSES = {"balanced": 47, "byclass": 62, "bymerge": 47, "digits": 10, "letters": 26, "mnist": 10}
+
+
 @dataclass
 class EmnistConfig(DataConfig):
     """EMNIST in one of its variants (balanced, byclass, bymerge, digits, letters, mnist)."""
@@ -51,7 +56,7 @@ class EmnistConfig(DataConfig):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        one_of("data.variant", self.variant, ("balanced", "byclass", "bymerge", "digits", "letters", "mnist"))
+        one_of("data.variant", self.variant, EMNIST_CLASSES)
 
 
 @dataclass

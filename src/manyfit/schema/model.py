@@ -4,7 +4,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from manyfit.errors import ConfigError
-from manyfit.schema.checks import at_least, is_count
+from manyfit.schema.checks import absolute, at_least, is_count
 
 
 @dataclass
@@ -59,6 +59,8 @@ class BackboneConfig(ModelConfig):
 
     def __post_init__(self) -> None:
         super().__post_init__()
+        if self.weights not in ("imagenet", "none"):
+            self.weights = absolute(self.weights)
         if self.trainable is None:
             self.trainable = "none"
         if self.trainable not in ("none", "all") and not is_count(self.trainable):
