@@ -20,6 +20,8 @@ def main() -> int:
     parser.add_argument("--data", help="read the root as this data set (mnist, image_folder, ...)")
     parser.add_argument("--replicas", type=int, help="replicas: GPUs where there are any, else logical CPU devices")
     parser.add_argument("--device", choices=("auto", "gpu", "cpu"), default="auto")
+    engine_help = "auto: the fastest way to run the backbone that gives Keras' features to 1e-4"
+    parser.add_argument("--engine", choices=("auto", "keras"), default="keras", help=engine_help)
     parser.add_argument("--json", action="store_true", help="print one JSON object instead of tables")
     arguments = parser.parse_args()
     console = Console()
@@ -33,6 +35,7 @@ def main() -> int:
             data_name=arguments.data,
             replicas=arguments.replicas,
             device=arguments.device,
+            engine=arguments.engine,
         )
     except UserError as error:
         console.error(error)

@@ -37,7 +37,7 @@ from manyfit.schema.model import (
     ModuleConfig,
     SmallCNNConfig,
 )
-from manyfit.schema.place import DEFAULT_PER_REPLICA_BATCH_SIZE, BatchConfig, StrategyConfig
+from manyfit.schema.place import DEFAULT_PER_REPLICA_BATCH_SIZE, AutoBatchConfig, BatchConfig, StrategyConfig
 from manyfit.schema.tracking import TrackerConfig, WandbConfig
 
 __all__ = [
@@ -46,6 +46,7 @@ __all__ = [
     "AdamWConfig",
     "ApplicationConfig",
     "AugmentConfig",
+    "AutoBatchConfig",
     "BackboneConfig",
     "BatchConfig",
     "CHOICE_KEY",
@@ -93,6 +94,8 @@ class RunConfig:
         on_non_finite: `stop` at a loss or gradient that is not finite, or `skip` that step and count it.
         class_weight: Factor of each class in the training loss: None, `balanced` (inverse to how often it occurs), or
             a list in the order of the classes.
+        probe: Measure after the training what bounds a step: true, false, or `auto`, where that costs at most a
+            twentieth of the training's time.
         verbose: Show TensorFlow's own log lines as well.
     """
 
@@ -113,6 +116,7 @@ class RunConfig:
     jit_compile: bool = False
     on_non_finite: str = "stop"
     class_weight: Any = None
+    probe: Any = AUTO
     verbose: bool = False
 
     def __post_init__(self) -> None:
@@ -122,6 +126,8 @@ class RunConfig:
         at_least("gradient_accumulation", self.gradient_accumulation, 1)
         one_of("on_non_finite", self.on_non_finite, ("stop", "skip"))
         check_class_weight(self.class_weight)
+        if self.probe != AUTO and not isinstance(self.probe, bool):
+            raise ConfigError(f"probe={self.probe} is not one of its choices.", "Choices: auto, true, false.")
         if self.jit_compile and self.strategy.replicas != AUTO and self.strategy.replicas > 1:
             raise ConfigError(
                 f"jit_compile=true does not work with strategy.replicas={self.strategy.replicas}: "
@@ -144,7 +150,7 @@ SCHEMAS: dict[str, dict[str, type]] = {
         "module": ModuleConfig,
     },
     "strategy": dict.fromkeys(("default", "one_device", "mirrored"), StrategyConfig),
-    "batch": {"default": BatchConfig},
+    "batch": {"default": BatchConfig, "auto": AutoBatchConfig},
     "optimizer": {"sgd": SGDConfig, "adam": AdamConfig, "adamw": AdamWConfig},
     "schedule": {"constant": ScheduleConfig, "ramp": RampConfig, "step": StepConfig, "cosine": CosineConfig},
     "precision": dict.fromkeys(("float32", "mixed_float16", "mixed_bfloat16"), PrecisionConfig),

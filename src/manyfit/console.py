@@ -270,6 +270,12 @@ def summary_rows(record: Mapping[str, Any]) -> list[tuple[str, str]]:
         rows.append(("epochs", "none was finished"))
     speed = mean_images_per_second(epochs)
     rows.append(("images/s", decimal(speed, 1) if speed else "- (too short to measure without its warm-up)"))
+    throughput = record.get("throughput") or {}
+    if throughput.get("step_milliseconds_p50") is not None:
+        p50, p95 = (decimal(throughput.get(f"step_milliseconds_{name}"), 2) for name in ("p50", "p95"))
+        rows.append(("step", f"{p50} ms (95 % within {p95} ms)"))
+    if sentence := (record.get("verdict") or {}).get("sentence"):
+        rows.append(("verdict", str(sentence)))
     apart = [
         f"{label} {seconds(timing[key])}"
         for key, label in (("startup_seconds", "start-up"), ("first_step_seconds", "first step"))

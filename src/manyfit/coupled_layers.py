@@ -82,7 +82,7 @@ def couple(network: keras.Model, *, sync_batch_norm: bool) -> None:
         if isinstance(layer, keras.layers.BatchNormalization):
             _take_moments_of_real_rows(layer, sync_batch_norm)
         elif isinstance(layer, DROPOUTS):
-            _draw_for_all_replicas(layer)
+            _draw_for_all_replicas(layer) if layer.trainable else _pass_through(layer)
 
 
 def _take_moments_of_real_rows(layer: keras.layers.BatchNormalization, synchronized: bool) -> None:
@@ -97,6 +97,11 @@ def _take_moments_of_real_rows(layer: keras.layers.BatchNormalization, synchroni
         return masked_moments(inputs, rows, shift, empty_variance, synchronized=synchronized)
 
     layer._moments = moments
+
+
+def _pass_through(layer: keras.layers.Dropout) -> None:
+    # A frozen layer runs as in inference, as frozen batch norm does: Keras' dropout looks at `training` alone.
+    layer.call = lambda inputs, training=False: inputs
 
 
 def _draw_for_all_replicas(layer: keras.layers.Dropout) -> None:

@@ -12,10 +12,11 @@ import keras
 import numpy as np
 import psutil
 
+from manyfit import batch_search, caches, models, optimizer, probe, schedule, strategy
 from manyfit import data as data_sets
-from manyfit import models, optimizer, schedule, strategy
 from manyfit.augment import Augmentation
 from manyfit.batch import BatchPlan
+from manyfit.caches import Caches
 from manyfit.callbacks.best_model import BestModel
 from manyfit.callbacks.learning_rate import EpochLearningRate
 from manyfit.callbacks.progress import EpochProgress
@@ -61,6 +62,18 @@ def run(config: RunConfig, *, outputs: Path, folder: Path | None = None, console
     keras.utils.set_random_seed(config.seed)
     keras.config.set_dtype_policy(config.precision.name)
     data = data_sets.load(config.data)
+    config, search = batch_search.resolve(
+        config,
+        facts={
+            "devices": list(place.devices),
+            "input_shape": list(models.input_shape(config.model, data)),
+            "num_classes": len(data.class_names),
+        },
+        num_train=len(data.train),
+        num_replicas=place.num_replicas,
+        cache_dir=data_sets.default_cache_dir(),
+        show=lambda line: console.print(line, whole_lines=True),
+    )
     plan = BatchPlan.make(
         config.batch,
         num_train=len(data.train),
@@ -70,10 +83,13 @@ def run(config: RunConfig, *, outputs: Path, folder: Path | None = None, console
     )
     with place.strategy.scope():
         network = models.build(config.model, data)
-        model = compiled(config, plan, network, data)
+        cache = caches.decide(config, network, data, augments=config.augment.active)
+        model = compiled(config, plan, cache.trained, data)
     name = f"{config.data.name}_{config.model.name}_{config.strategy.name}-x{place.num_replicas}"
     folder = make_run_folder(folder, outputs, name)
     record = _start_record(folder, config, place, data, plan, network)
+    if search is not None:
+        record.update("batch", search=search.as_dict())
     console.tee(folder / LOG_NAME)
     _write_inputs(folder, config, data)
 
@@ -88,7 +104,7 @@ def run(config: RunConfig, *, outputs: Path, folder: Path | None = None, console
         StopOnSignal() as stop,
         _tracker(config, record, console, notify, name) as tracker,
     ):
-        _train(config, model, place, data, plan, record, tracker, stop, console, notify)
+        _train(config, model, cache, place, data, plan, record, tracker, stop, console, notify)
     console.summary(record.data, folder=folder, sync_command=record.data["tracker"].get("sync_command"))
     return record
 
@@ -144,9 +160,11 @@ def class_weight(config: RunConfig, data: ImageData) -> list[float] | None:
     return [float(factor) for factor in config.class_weight]
 
 
-def feeds(config: RunConfig, plan: BatchPlan, data: ImageData) -> tuple[Feed, Feed]:
-    """The training and the validation feed."""
-    shape = models.input_shape(config.model, data)
+def feeds(
+    config: RunConfig, plan: BatchPlan, data: ImageData, input_shape: tuple[int, ...] | None = None
+) -> tuple[Feed, Feed]:
+    """The training and the validation feed, of examples that are pictures of the network's size unless said."""
+    shape = input_shape or models.input_shape(config.model, data)
     train = Feed(
         data.train, plan.examples_per_step, plan.steps_per_epoch, shape, plan.gradient_accumulation, config.seed
     )
@@ -156,6 +174,7 @@ def feeds(config: RunConfig, plan: BatchPlan, data: ImageData) -> tuple[Feed, Fe
 def _train(
     config: RunConfig,
     model: ReplicatedModel,
+    cache: Caches,
     place: Place,
     data: ImageData,
     plan: BatchPlan,
@@ -166,28 +185,32 @@ def _train(
     notify: Notify,
 ) -> None:
     rates = schedule.learning_rates(config, plan)
-    console.header(record.data, folder=record.folder, facts=_facts(config, rates))
+    console.header(record.data, folder=record.folder, facts=_facts(config, rates) | cache.facts())
     rows = EpochRows(
         record,
         num_train=plan.examples_per_epoch,
         steps_per_epoch=plan.steps_per_epoch,
         global_batch_size=plan.examples_per_step,
+        num_replicas=place.num_replicas,
     )
 
     def save(path: Path) -> None:
         with model.averaged_weights():
-            model.network.save(path)
+            cache.network.model.save(path)  # the whole network, of which the cache trains the head
 
     best = BestModel(record, record.folder / MODEL_NAME, save, notify=notify)
     progress = EpochProgress(console, rows, best)
-    train, validation = feeds(config, plan, data)
+    prepared = cache.prepare(data, place, record, console, notify, stop.check)
+    train, validation = (
+        feed.distribute(place.strategy) for feed in feeds(config, plan, prepared.data, prepared.input_shape)
+    )
     record.update("timing", startup_seconds=_process_seconds())
     with contextlib.closing(progress):
         model.fit(
-            train.distribute(place.strategy),
+            train,
             epochs=config.epochs,
             steps_per_epoch=plan.steps_per_epoch,
-            validation_data=validation.distribute(place.strategy),
+            validation_data=validation,
             validation_steps=plan.validation_steps,
             callbacks=[
                 EpochLearningRate(rates),
@@ -199,7 +222,23 @@ def _train(
             ],
         )
     record.update("timing", skipped_steps=model.skipped_steps)
-    tracker.summary({f"best/{key}": value for key, value in record.data["best"].items()})
+    probe.judge_run(
+        model,
+        train,
+        rows,
+        record,
+        asked=config.probe,
+        settings=dataclasses.asdict(config),
+        first_step_seconds=record.data["timing"].get("first_step_seconds"),
+        on_gpu=place.on_gpu,
+        notify=notify,
+    )
+    verdict = {key: record.data.get("verdict", {}).get(key) for key in ("bound", "share", "sentence")}
+    tracker.summary(
+        {f"best/{key}": value for key, value in record.data["best"].items()}
+        | {f"throughput/{key}": value for key, value in record.data["throughput"].items()}
+        | {f"verdict/{key}": value for key, value in verdict.items() if value is not None}
+    )
 
 
 @contextlib.contextmanager

@@ -31,12 +31,17 @@ LIGHT = (
     "command",
     "console",
     "report",
+    "processes",
+    "study",
+    "ablation",
+    "batch_search",
+    "batch_child",
 )
 """The modules that answer in about a second: neither they nor what they import may import TensorFlow."""
 
 RANKS = {
-    **dict.fromkeys(("", "errors", "files", "schema", "config", "batch", "schedule", "record"), 0),
-    **dict.fromkeys(("evaluation", "fit", "self_check", "study"), 2),
+    **dict.fromkeys(("", "errors", "files", "processes", "schema", "config", "batch", "schedule", "record"), 0),
+    **dict.fromkeys(("evaluation", "fit", "self_check", "study", "ablation", "batch_probe"), 2),
     **dict.fromkeys(("command", "overrides"), 3),
 }
 """Imports point to the same rank or a lower one: 0 what was asked and what happened, 1 (the rest) the parts of a

@@ -42,14 +42,15 @@ class StopOnSignal(keras.callbacks.Callback):
         self._received = number
         signal.signal(number, signal.SIG_DFL)
 
-    def _check(self) -> None:
+    def check(self) -> None:
+        """Raise `Stopped` if a signal has come."""
         if self._received is not None:
             raise Stopped(self._received)
 
     def on_train_batch_end(self, batch: int, logs: dict | None = None) -> None:
         """Stop here if a signal has come."""
-        self._check()
+        self.check()
 
     def on_test_batch_end(self, batch: int, logs: dict | None = None) -> None:
         """Stop here if a signal has come."""
-        self._check()
+        self.check()

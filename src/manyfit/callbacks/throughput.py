@@ -1,14 +1,21 @@
-"""The row of each epoch: its metrics, learning rate, seconds and images a second, for the record and the tracker."""
+"""The row of each epoch: its metrics, learning rate, seconds and images a second, for the record and the tracker.
+
+And, over the whole run, how long a step takes. What a step waits for cannot be seen from here, since many steps run
+inside one call: `manyfit.probe` measures it.
+"""
 
 import math
 import time
-from collections.abc import Callable
+from collections import deque
+from collections.abc import Callable, Iterable
 from typing import Any, Protocol
 
 import keras
 
 ROW_METRICS = ("loss", "accuracy", "val_loss", "val_accuracy")
 MEASURED = ("train_seconds", "validation_seconds", "images_per_second")
+MOST_CALLS = 100_000
+"""Calls whose times are kept, the last ones: enough for any percentile, and no memory to speak of."""
 
 
 class Record(Protocol):
@@ -31,10 +38,12 @@ class EpochRows(keras.callbacks.Callback):
     which traces and compiles, are left out. An epoch that consists of that one call has no speed (None).
 
     Args:
-        record: Gets each row, and `timing.first_step_seconds`: from the start of `fit` to the end of its first call.
+        record: Gets each row, `timing.first_step_seconds` (from the start of `fit` to the end of its first call), and
+            at the end of the training the section `throughput`.
         num_train: Real examples an epoch.
         steps_per_epoch: Steps an epoch; the last one may hold fewer real examples.
         global_batch_size: Examples a step, over all replicas and micro-batches.
+        num_replicas: Replicas that share them.
         clock: Seconds from any fixed moment.
     """
 
@@ -45,6 +54,7 @@ class EpochRows(keras.callbacks.Callback):
         num_train: int,
         steps_per_epoch: int,
         global_batch_size: int,
+        num_replicas: int = 1,
         clock: Callable[[], float] = time.perf_counter,
     ):
         super().__init__()
@@ -52,7 +62,10 @@ class EpochRows(keras.callbacks.Callback):
         self.num_train = num_train
         self.steps_per_epoch = steps_per_epoch
         self.global_batch_size = global_batch_size
+        self.num_replicas = num_replicas
         self.rows: list[dict[str, Any]] = []
+        self._calls: deque[tuple[int, float]] = deque(maxlen=MOST_CALLS)
+        self._call_started = 0.0
         self._clock = clock
         self._warm = False
         self._started = clock()
@@ -77,13 +90,16 @@ class EpochRows(keras.callbacks.Callback):
     def on_train_batch_begin(self, batch: int, logs: dict | None = None) -> None:
         """Note the step at which the epoch begins: not 0 in a run that goes on in the middle of one."""
         if self._first_step is None:
-            self._first_step = self._timed_step = batch
+            self._first_step = self._timed_step = self._next_step = batch
+        self._call_started = self._clock()
 
     def on_train_batch_end(self, batch: int, logs: dict | None = None) -> None:
         """Count the steps of a call, and leave the first call of the run out of the speed."""
         self._trained_until = self._clock()
-        self._next_step = batch + 1
-        if not self._warm:
+        steps, self._next_step = batch + 1 - self._next_step, batch + 1
+        if self._warm:
+            self._calls.append((steps, self._trained_until - self._call_started))
+        else:
             self._warm = True
             self._speed_from, self._timed_step = self._trained_until, self._next_step
             self.record.update("timing", first_step_seconds=self._trained_until - self._started)
@@ -115,6 +131,35 @@ class EpochRows(keras.callbacks.Callback):
         elapsed = self._trained_until - self._speed_from
         return examples / elapsed if examples and elapsed > 0 else None
 
+    def step_seconds(self, fraction: float = 0.5) -> float | None:
+        """The time of a step that `fraction` of the steps don't exceed; a call counts as its steps' mean.
+
+        None where no call but the first has been made.
+        """
+        return percentile(((elapsed / steps, steps) for steps, elapsed in self._calls if steps > 0), fraction)
+
+    def steps_per_call(self) -> float | None:
+        """Steps a call, as most steps met it: the median over steps, not over calls."""
+        return percentile(((steps, steps) for steps, _ in self._calls if steps > 0), 0.5)
+
+    def throughput(self) -> dict[str, float | int | None]:
+        """Speed and step times of the run so far: what the record's section `throughput` holds."""
+        rates = [row["images_per_second"] for row in self.rows]
+        known = [rate for rate in (rates[1:] if any(rates[1:]) else rates) if rate]
+        speed = len(known) / sum(1 / rate for rate in known) if known else None
+        p50, p95 = self.step_seconds(0.5), self.step_seconds(0.95)
+        return {
+            "images_per_second": speed,
+            "images_per_second_per_replica": None if speed is None else speed / self.num_replicas,
+            "step_milliseconds_p50": None if p50 is None else 1e3 * p50,
+            "step_milliseconds_p95": None if p95 is None else 1e3 * p95,
+            "steps_per_call": self.steps_per_call(),
+        }
+
+    def on_train_end(self, logs: dict | None = None) -> None:
+        """Give the record the speed of the run."""
+        self.record.update("throughput", **self.throughput())
+
     def on_epoch_end(self, epoch: int, logs: dict | None = None) -> None:
         """Make the row, give it to the record, and add the measured values to `logs`."""
         logs = {} if logs is None else logs
@@ -129,6 +174,21 @@ class EpochRows(keras.callbacks.Callback):
         self.rows.append(row)
         self.record.add_epoch(row)
         logs.update({name: row[name] for name in MEASURED if row[name] is not None})
+
+
+def percentile(weighted: Iterable[tuple[float, float]], fraction: float) -> float | None:
+    """The smallest value that is not exceeded by `fraction` of the weight; None of nothing.
+
+    >>> percentile([(2.0, 1), (1.0, 98), (9.0, 1)], 0.5), percentile([(2.0, 1), (1.0, 1)], 0.95)
+    (1.0, 2.0)
+    """
+    ordered = sorted(weighted)
+    left = fraction * sum(weight for _, weight in ordered)
+    for value, weight in ordered:
+        left -= weight
+        if left <= 0:
+            return value
+    return ordered[-1][0] if ordered else None
 
 
 def learning_rate_of(model: Any) -> float | None:

@@ -13,7 +13,8 @@ class Split:
         name: `train`, `validation` or `test`.
         labels: int32 [N], indices into the class names.
         paths: N absolute paths, or None.
-        images: uint8 [N, height, width, channels], or None.
+        images: uint8 [N, height, width, channels], or float32 [N, num_features], what a frozen backbone makes of them;
+            it may be memory-mapped. Or None.
     """
 
     name: str

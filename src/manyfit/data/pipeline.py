@@ -7,9 +7,11 @@ filled up with copies of real rows whose mask is 0, so that every replica always
 from collections.abc import Callable
 from dataclasses import dataclass
 
+import numpy as np
 import tensorflow as tf
 from tensorflow.random.experimental import stateless_shuffle  # pyright: ignore[reportMissingImports]
 
+from manyfit.array_store import ALIGNMENT
 from manyfit.data.decode import decode_image
 from manyfit.data.examples import Split
 
@@ -22,7 +24,7 @@ class Feed:
         split: The examples.
         rows_per_step: Rows of one step over all replicas, padding included.
         steps: Steps of one pass.
-        image_shape: Height, width, channels of the pictures that come out.
+        image_shape: Height, width, channels of the pictures that come out; one number for features.
         micro_batches: Parts that a step is split into; each part has the same rows for every replica count.
         shuffle_seed: Seed of the order; None for the order of the split.
         start_epoch: The epoch that comes first.
@@ -32,7 +34,7 @@ class Feed:
     split: Split
     rows_per_step: int
     steps: int
-    image_shape: tuple[int, int, int]
+    image_shape: tuple[int, ...]
     micro_batches: int = 1
     shuffle_seed: int | None = None
     start_epoch: int = 0
@@ -41,7 +43,7 @@ class Feed:
     def distribute(self, strategy: tf.distribute.Strategy):
         """The data set without end that `ReplicatedModel` trains on: `(x, y, mask)` a replica and step.
 
-        x is uint8 [rows, height, width, channels], y int32 [rows], mask float32 [rows].
+        x is uint8 [rows, height, width, channels] or float32 [rows, features], y int32 [rows], mask float32 [rows].
         """
         if strategy.num_replicas_in_sync == 1:
             return self.rows_of(slice(None), 1)
@@ -83,7 +85,7 @@ class Feed:
         return epoch_order
 
     def _load_arrays(self, order: tf.data.Dataset, rows: int) -> tf.data.Dataset:
-        images, labels = tf.constant(self.split.images), tf.constant(self.split.labels)
+        images, labels = as_tensor(self.split.images), tf.constant(self.split.labels)
 
         def gather(indices, mask):
             pictures = fit_shape(tf.gather(images, indices), self.image_shape)
@@ -95,19 +97,37 @@ class Feed:
         paths, labels = tf.constant(list(self.split.paths or ())), tf.constant(self.split.labels)
 
         def read(index, mask):
-            picture = decode_image(tf.io.read_file(paths[index]))
-            return tf.ensure_shape(fit_shape(picture, self.image_shape), self.image_shape), labels[index], mask
+            return read_picture(paths[index], self.image_shape), labels[index], mask
 
         examples = order.unbatch().map(read, num_parallel_calls=tf.data.AUTOTUNE, deterministic=True)
         return examples.batch(rows, drop_remainder=True)
 
 
-def fit_shape(images: tf.Tensor, image_shape: tuple[int, int, int]) -> tf.Tensor:
+def as_tensor(array: np.ndarray | None) -> tf.Tensor:
+    """An array as a tensor on the CPU, without a copy where its memory allows that: never write to it afterwards."""
+    assert array is not None
+    plain = np.asarray(array)  # a mapped file stays one
+    if plain.size and plain.ctypes.data % ALIGNMENT == 0 and plain.flags.c_contiguous and plain.flags.writeable:
+        return tf.experimental.dlpack.from_dlpack(plain.__dlpack__())
+    with tf.device("CPU:0"):
+        return tf.constant(plain)
+
+
+def read_picture(path: tf.Tensor, image_shape: tuple[int, ...]) -> tf.Tensor:
+    """The picture of a file as uint8 of `image_shape`."""
+    return tf.ensure_shape(fit_shape(decode_image(tf.io.read_file(path)), image_shape), image_shape)
+
+
+def fit_shape(images: tf.Tensor, image_shape: tuple[int, ...]) -> tf.Tensor:
     """Pictures as uint8 of `image_shape`: resized (bilinear, not keeping the aspect ratio), grey or colour as asked.
+
+    Features, whose shape is one number, are what they are.
 
     Args:
         images: uint8 [..., height, width, 1 or 3].
     """
+    if len(image_shape) == 1:
+        return images
     height, width, channels = image_shape
     if images.shape[-3:-1].as_list() != [height, width]:
         resized = tf.image.resize(images, [height, width])

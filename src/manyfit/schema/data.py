@@ -17,6 +17,10 @@ class DataConfig:
             can be had).
         validation_fraction: Share of the examples held out where the set brings no validation split.
         on_bad_image: `skip` a file that cannot be read (and list it), or `error`.
+        cache: Where decoded pictures are kept: `memory`, `disk`, `off`, or `auto` (in memory if they fit and serve
+            more than one epoch).
+        cache_dir: Folder of what is kept on disk, features too; None for the user's own cache folder.
+        cache_gb: What it may take there, in GB; what was used longest ago goes first.
     """
 
     name: str = "cats_dogs"
@@ -24,12 +28,19 @@ class DataConfig:
     source: str = AUTO
     validation_fraction: float = 0.2
     on_bad_image: str = "skip"
+    cache: str = AUTO
+    cache_dir: str | None = None
+    cache_gb: float = 20.0
 
     def __post_init__(self) -> None:
         if self.root is not None:
             self.root = absolute(self.root)
         one_of("data.source", self.source, (AUTO, "folder", "tfds", "sample"))
         one_of("data.on_bad_image", self.on_bad_image, ("skip", "error"))
+        one_of("data.cache", self.cache, (AUTO, "off", "memory", "disk"))
+        at_least("data.cache_gb", self.cache_gb, 0)
+        if self.cache_dir is not None:
+            self.cache_dir = absolute(self.cache_dir)
         if not 0 < self.validation_fraction < 1:
             raise ConfigError(
                 f"data.validation_fraction={self.validation_fraction} is out of range.",

@@ -4,7 +4,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from manyfit.errors import ConfigError
-from manyfit.schema.checks import absolute, at_least, is_count
+from manyfit.schema.checks import AUTO, absolute, at_least, is_count, one_of
 
 
 @dataclass
@@ -30,6 +30,8 @@ class ModelConfig:
         image_size: Side of the square picture the model takes, in pixels; None takes the data's own size.
         sync_batch_norm: Batch-norm statistics over all replicas, not each replica's own.
         l2: L2 regularisation of the kernels that train; 0 for none.
+        feature_cache: Where the features of a frozen backbone are kept, so that it runs once: `disk`, `memory`, `off`,
+            or `auto` (on disk where that gives the same numbers).
     """
 
     builder: str = "mobilenet_v2"
@@ -37,8 +39,10 @@ class ModelConfig:
     image_size: int | None = None
     sync_batch_norm: bool = True
     l2: float = 0.0
+    feature_cache: str = AUTO
 
     def __post_init__(self) -> None:
+        one_of("model.feature_cache", self.feature_cache, (AUTO, "off", "memory", "disk"))
         at_least("model.image_size", self.image_size, 8)
         at_least("model.l2", self.l2, 0)
 

@@ -83,3 +83,26 @@ class BatchConfig:
             )
         at_least("batch.per_replica_batch_size", self.per_replica_batch_size, 1)
         at_least("batch.global_batch_size", self.global_batch_size, 1)
+
+
+@dataclass
+class AutoBatchConfig(BatchConfig):
+    """The per-replica size at which this model is fastest on these devices, found by short trials.
+
+    Args:
+        per_replica_batch_size: None to search; what was found, in the configuration of a run.
+        global_batch_size: None; it follows.
+        min_steps: Steps that an epoch keeps, however fast a larger batch would be.
+    """
+
+    name: str = "auto"
+    min_steps: int = 20
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        at_least("batch.min_steps", self.min_steps, 1)
+        if self.global_batch_size is not None:
+            raise ConfigError(
+                f"batch=auto finds the size, but batch.global_batch_size={self.global_batch_size} is given.",
+                "Leave one of the two out.",
+            )

@@ -1,0 +1,98 @@
+"""Processes that end with this one, however it ends."""
+
+import contextlib
+import os
+import signal
+import subprocess
+import sys
+import time
+import types
+from collections.abc import Iterator, Mapping, Sequence
+from typing import IO, Any
+
+GRACE_SECONDS = 30.0
+"""How long a process that is told to end may save what it has."""
+
+_POLL_SECONDS = 0.05
+_SIGNALS = tuple(getattr(signal, name) for name in ("SIGINT", "SIGTERM", "SIGHUP") if hasattr(signal, name))
+
+_LAUNCHER = """
+import ctypes, os, sys
+parent, number, *command = sys.argv[1:]
+ctypes.CDLL(None).prctl(1, int(number))  # PR_SET_PDEATHSIG
+if os.getppid() != int(parent):
+    os._exit(143)
+os.execvp(command[0], command)
+"""
+
+
+def start_process(
+    command: Sequence[str],
+    *,
+    dies_by: int = signal.SIGTERM,
+    env: Mapping[str, str] | None = None,
+    stdin: int | IO[Any] | None = None,
+    stdout: int | IO[Any] | None = None,
+    stderr: int | IO[Any] | None = None,
+    text: bool = False,
+) -> subprocess.Popen:
+    """Start a command in a process group of its own, so that Ctrl-C reaches this process alone.
+
+    On Linux it gets the signal `dies_by` when this process ends, however that happens; another interpreter asks for
+    that and becomes the command, since code between fork and exec is unsafe where there are threads.
+    """
+    words = list(command)
+    if sys.platform == "linux":
+        words = [sys.executable, "-I", "-S", "-c", _LAUNCHER, str(os.getpid()), str(int(dies_by)), *words]
+    return subprocess.Popen(
+        words, env=env, stdin=stdin, stdout=stdout, stderr=stderr, text=text, start_new_session=True
+    )
+
+
+def end_processes(processes: Sequence[subprocess.Popen], grace_seconds: float = GRACE_SECONDS) -> None:
+    """Tell processes and all that they started to end, wait, and end what is still there.
+
+    A Ctrl-C while it waits ends them at once.
+    """
+    processes = list(processes)
+    try:
+        for process in processes:
+            _signal_group(process, signal.SIGTERM)
+        until = time.monotonic() + grace_seconds
+        while time.monotonic() < until and any(process.poll() is None for process in processes):
+            time.sleep(_POLL_SECONDS)
+    finally:
+        for process in processes:
+            _signal_group(process, getattr(signal, "SIGKILL", signal.SIGTERM))
+            process.wait()
+
+
+def _signal_group(process: subprocess.Popen, number: int) -> None:
+    with contextlib.suppress(ProcessLookupError, PermissionError):
+        if hasattr(os, "killpg"):
+            os.killpg(process.pid, number)
+        else:
+            process.send_signal(number)
+
+
+@contextlib.contextmanager
+def ending_on_signals() -> Iterator[None]:
+    """Inside, signals that ask this process to end raise, so that what it started is ended first."""
+
+    def receive(number: int, frame: types.FrameType | None) -> None:
+        if number == signal.SIGINT:
+            raise KeyboardInterrupt
+        raise SystemExit(128 + number)
+
+    previous: dict[int, Any] = {}
+    try:
+        for number in _SIGNALS:
+            if signal.getsignal(number) is not signal.SIG_IGN:  # nohup means it
+                previous[number] = signal.signal(number, receive)
+    except ValueError:
+        pass  # not the main thread: the signals are somebody else's
+    try:
+        yield
+    finally:
+        for number, handler in previous.items():
+            signal.signal(number, handler)

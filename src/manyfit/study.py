@@ -1,0 +1,271 @@
+"""Many runs: a list of named override sets, each in a process and a folder of its own, and what came of them.
+
+A study can be started again: what is finished is kept. When it ends, however it ends, so do the processes it started.
+"""
+
+import contextlib
+import json
+import os
+import re
+import shlex
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+from manyfit.errors import ConfigError, UserError
+from manyfit.files import to_json, write_atomically
+from manyfit.processes import end_processes, ending_on_signals, start_process
+from manyfit.record import RECORD_NAME, RunRecord
+
+POINT_NAME = "point.json"
+KEPT, FINISHED, FAILED = "kept", "finished", "failed"
+_POLL_SECONDS = 0.05
+
+
+@dataclass(frozen=True)
+class Point:
+    """One training of a study.
+
+    Args:
+        name: Unique in the study; becomes the name of its folder.
+        overrides: What is asked of it, as on the command line.
+        repeat: Which time, counted from 1.
+    """
+
+    name: str
+    overrides: tuple[str, ...] = ()
+    repeat: int = 1
+
+    @property
+    def label(self) -> str:
+        """The name of its folder."""
+        plain = re.sub(r"[^\w.+=-]+", "-", self.name).strip("-.") or "point"
+        return plain if self.repeat == 1 else f"{plain}.{self.repeat}"
+
+
+@dataclass(frozen=True)
+class Result:
+    """What came of a point.
+
+    Args:
+        status: `finished`, `failed`, or `kept`: finished in an earlier start of the study.
+        folder: The run folder.
+        log: What the process wrote.
+        record: The run's record; None where there is none.
+        exit_code: Of the process; negative for the signal that ended it.
+        seconds: From its start to its end.
+        error: Why it failed, in a line.
+    """
+
+    point: Point
+    status: str
+    folder: Path
+    log: Path
+    record: dict[str, Any] | None = None
+    exit_code: int | None = None
+    seconds: float | None = None
+    error: str | None = None
+
+    @property
+    def succeeded(self) -> bool:
+        """Whether it finished, now or earlier."""
+        return self.status in (KEPT, FINISHED)
+
+
+Command = Callable[[Point, Path], Sequence[str]]
+"""Makes the command line of a point from its overrides and its run folder, which is not there yet."""
+
+
+def train_command(point: Point, folder: Path) -> list[str]:
+    """The command line that trains a point with `src/train.py`."""
+    script = Path(__file__).resolve().parents[1] / "train.py"
+    return [sys.executable, str(script), *point.overrides, override("hydra.run.dir", folder)]
+
+
+def override(key: str, value: object) -> str:
+    """`KEY=VALUE` as Hydra reads it, quoted where the value needs it.
+
+    >>> override("data.root", "/photos"), override("data.root", "my photos, 2024")
+    ('data.root=/photos', 'data.root="my photos, 2024"')
+    """
+    text = str(value)
+    if re.fullmatch(r"[\w./:+-]+", text):
+        return f"{key}={text}"
+    # Hydra reads a backslash as such, except before a quote.
+    escaped = re.sub(r'(\\*)("|$)', lambda match: 2 * match[1] + ('\\"' if match[2] else ""), text)
+    return f'{key}="{escaped}"'
+
+
+def interleaved(points: Sequence[Point], repeats: int) -> list[Point]:
+    """All points once, then all again: what drifts on the machine meets every point alike."""
+    return [replace(point, repeat=repeat) for repeat in range(1, repeats + 1) for point in points]
+
+
+def run_study(
+    points: Iterable[Point],
+    folder: Path,
+    *,
+    command: Command = train_command,
+    workers: int = 1,
+    environment: Mapping[str, str] | None = None,
+    on_start: Callable[[Point], Any] = lambda point: None,
+    on_end: Callable[[Result], Any] = lambda result: None,
+) -> list[Result]:
+    """Run every point that is not finished yet, in order; the results are in the order of the points.
+
+    A point has `folder/LABEL/` with `run/` (after a failure `run-2/`, ...), beside it `run.txt`, all that the process
+    wrote, and `point.json`, what was asked. A point that fails stops no other.
+
+    Args:
+        workers: Processes at a time; more than one makes their speeds meaningless on shared devices.
+        environment: Variables on top of this process's own.
+        on_start: Called with each point that is started.
+        on_end: Called with each result, kept ones included.
+
+    Raises:
+        ConfigError: the folder holds another point of the same name.
+        KeyboardInterrupt, SystemExit: the study was told to end (SIGINT; SIGTERM or SIGHUP); its processes have ended.
+    """
+    points = list(points)
+    labels = [point.label for point in points]
+    if len(set(labels)) < len(labels):
+        raise ValueError(f"Points of one name: {sorted({label for label in labels if labels.count(label) > 1})}.")
+    results: dict[str, Result] = {}
+    for point in points:
+        _claim(point, folder)
+    waiting = list(points)
+    surroundings = {**os.environ, "PYTHONUNBUFFERED": "1", **(environment or {})}
+    with ending_on_signals(), contextlib.ExitStack() as stack:
+        running: list[_Running] = []
+        stack.callback(lambda: end_processes([one.process for one in running]))
+        while waiting or running:
+            while waiting and len(running) < workers:
+                point = waiting.pop(0)
+                kept = _kept(point, folder)
+                if kept is not None:
+                    results[point.label] = kept
+                    on_end(kept)
+                    continue
+                on_start(point)
+                running.append(_start(point, folder, command, surroundings))
+            for one in [one for one in running if one.process.poll() is not None]:
+                running.remove(one)
+                results[one.point.label] = one.result()
+                on_end(results[one.point.label])
+            if running:
+                time.sleep(_POLL_SECONDS)
+    return [results[label] for label in labels]
+
+
+# --- one point --------------------------------------------------------------------------------------------------------
+
+
+@dataclass
+class _Running:
+    point: Point
+    folder: Path
+    process: subprocess.Popen
+    started: float = field(default_factory=time.monotonic)
+
+    def result(self) -> Result:
+        """What came of the process, which has ended."""
+        seconds, code = time.monotonic() - self.started, self.process.returncode
+        end_processes([self.process], grace_seconds=0.0)  # what it may have left behind
+        record, log = _record(self.folder), _log(self.folder)
+        good = code == 0 and (record is None or record["status"] == "finished")
+        write_atomically(_outcome(self.folder), to_json({"exit_code": code, "seconds": seconds}) + "\n")
+        return Result(
+            self.point,
+            FINISHED if good else FAILED,
+            self.folder,
+            log,
+            record=record,
+            exit_code=code,
+            seconds=seconds,
+            error=None if good else _error(code, record, log),
+        )
+
+
+def _start(point: Point, folder: Path, command: Command, environment: dict[str, str]) -> _Running:
+    attempts = _attempts(folder / point.label)
+    run = folder / point.label / (f"run-{len(attempts) + 1}" if attempts else "run")
+    words = [str(word) for word in command(point, run)]
+    with _log(run).open("wb") as log:
+        log.write(("$ " + shlex.join(words).replace("\n", "\\n") + "\n").encode())
+        log.flush()
+        process = start_process(words, env=environment, stdin=subprocess.DEVNULL, stdout=log, stderr=log)
+    return _Running(point, run, process)
+
+
+def _claim(point: Point, folder: Path) -> None:
+    """Note what is asked of a point; refuse where its folder belongs to something else."""
+    path = folder / point.label / POINT_NAME
+    asked = {"name": point.name, "overrides": list(point.overrides), "repeat": point.repeat}
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        known = json.loads(path.read_text(encoding="utf-8")) if path.exists() else None
+    except (OSError, ValueError) as error:
+        raise ConfigError(f"{path} cannot be used: {error}.", "Give another folder for the study.") from error
+    if known is None:
+        write_atomically(path, to_json(asked, indent=2) + "\n")
+    elif known != asked:
+        raise ConfigError(
+            f"{path.parent} belongs to another study: it was asked {' '.join(known.get('overrides', []))}, now "
+            f"{' '.join(point.overrides)}.",
+            "Give another folder, or ask for the same as before to go on with it.",
+        )
+
+
+def _attempts(folder: Path) -> list[Path]:
+    """The run folders of a point that were begun, the last one first."""
+    logs = [path for path in folder.glob("run*.txt") if re.fullmatch(r"run(-\d+)?", path.stem)]
+    return sorted((path.with_suffix("") for path in logs), key=lambda path: (len(path.name), path.name), reverse=True)
+
+
+def _log(run: Path) -> Path:
+    return run.with_name(f"{run.name}.txt")
+
+
+def _outcome(run: Path) -> Path:
+    return run.with_name(f"{run.name}.json")
+
+
+def _record(run: Path) -> dict[str, Any] | None:
+    if not (run / RECORD_NAME).exists():
+        return None
+    try:
+        return RunRecord.load(run).data
+    except UserError:
+        return None
+
+
+def _kept(point: Point, folder: Path) -> Result | None:
+    """The result of an attempt that finished: its record says so, or without a record its exit code does."""
+    for run in _attempts(folder / point.label):
+        record = _record(run)
+        try:
+            outcome = json.loads(_outcome(run).read_text(encoding="utf-8"))
+        except (OSError, ValueError):
+            outcome = {}
+        good = outcome.get("exit_code") == 0 if record is None else record["status"] == "finished"
+        if good:
+            seconds = outcome.get("seconds")
+            return Result(point, KEPT, run, _log(run), record=record, exit_code=0, seconds=seconds)
+    return None
+
+
+def _error(code: int, record: dict[str, Any] | None, log: Path) -> str:
+    """The line that says best why a point failed."""
+    if record is not None and record.get("error"):
+        return str(record["error"]).splitlines()[0]
+    if code < 0:
+        return f"ended by {signal.Signals(-code).name}"
+    lines = log.read_text(encoding="utf-8", errors="replace").splitlines()[1:]
+    said = [line.removeprefix("Error: ") for line in lines if line.startswith("Error: ")]
+    said = said or [line for line in lines if line.strip()]
+    return said[-1].strip() if said else f"exit code {code}"
