@@ -21,6 +21,10 @@ def main(composed: DictConfig) -> int:
     console.print("training a few steps on all replicas, then on one ...")
     comparison = self_check(config)
     console.print(*self_check_tables(comparison, environment()["versions"]))
+    if not comparison.passed and not config.model.sync_batch_norm:
+        console.print(
+            "model.sync_batch_norm=false: each replica has batch-norm statistics of its own, which differ by design."
+        )
     return 0 if comparison.passed else 1
 
 

@@ -21,7 +21,7 @@ from manyfit import fit, models, strategy
 from manyfit.batch import BatchPlan
 from manyfit.batch_child import MULTIPLE, RESULT
 from manyfit.config import BatchConfig, RunConfig, from_yaml
-from manyfit.models import Network
+from manyfit.models import Network, feature_cache
 
 WINDOWS, WINDOW_SECONDS, MOST_SECONDS = 4, 0.3, 4.0
 _NO_MEMORY = ("out of memory", "oom when", "resource_exhausted", "resource exhausted", "failed to allocate")
@@ -34,7 +34,7 @@ class Trainer:
         # Nothing can be learned from random pictures; a rate that is too high for them must not end the trial.
         config = replace(config, batch=BatchConfig(), on_non_finite="skip")
         self._config = config
-        self.place = strategy.make(config.strategy)
+        self.place = strategy.make(config.strategy, jit_compile=config.jit_compile)
         keras.utils.set_random_seed(config.seed)
         keras.config.set_dtype_policy(config.precision.name)
         data = data_sets.load(config.data)
@@ -80,14 +80,8 @@ class Trainer:
 
 def trained_part(config: RunConfig, network: Network) -> Network:
     """What a run trains of a network: the head alone where the features of a frozen backbone are kept."""
-    asked = getattr(config.model, "feature_cache", "off")
-    if asked == "off":
-        return network
-    from manyfit.models.feature_cache import decide, head_alone
-
-    augment = getattr(config, "augment", None)
-    choice = decide(asked, network, augments=bool(augment is not None and augment.active))
-    return network if choice.use is None else head_alone(network)
+    choice = feature_cache.decide(config.model.feature_cache, network, augments=config.augment.active)
+    return network if choice.use is None else feature_cache.head_alone(network)
 
 
 class Resident:

@@ -105,7 +105,8 @@ class Caches:
         if prepared.features is not None:
             record.update("features", **prepared.features.as_dict())
             record.update("timing", feature_seconds=prepared.features.seconds)
-        console.print(prepared.features.in_words() if prepared.features else f"Decoded in {seconds:.1f} s.")
+        done = prepared.features.in_words() if prepared.features else f"Decoded in {seconds:.1f} s."
+        console.print(done, whole_lines=True)
         return prepared
 
     def _features(self, data: ImageData, place: Place, store: ArrayStore, notify, check) -> Prepared:

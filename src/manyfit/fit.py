@@ -57,7 +57,7 @@ def run(config: RunConfig, *, outputs: Path, folder: Path | None = None, console
     console = console or Console()
     if folder is not None:
         check_unused(folder)
-    place = strategy.make(config.strategy)
+    place = strategy.make(config.strategy, jit_compile=config.jit_compile)
     _check_devices(config, place)
     keras.utils.set_random_seed(config.seed)
     keras.config.set_dtype_policy(config.precision.name)
@@ -165,10 +165,17 @@ def feeds(
 ) -> tuple[Feed, Feed]:
     """The training and the validation feed, of examples that are pictures of the network's size unless said."""
     shape = input_shape or models.input_shape(config.model, data)
+    how = {"parallel_map": config.data.parallel_map, "prefetch": config.data.prefetch}
     train = Feed(
-        data.train, plan.examples_per_step, plan.steps_per_epoch, shape, plan.gradient_accumulation, config.seed
+        data.train,
+        plan.examples_per_step,
+        plan.steps_per_epoch,
+        shape,
+        plan.gradient_accumulation,
+        config.seed,
+        **how,
     )
-    return train, Feed(data.validation, plan.global_batch_size, plan.validation_steps, shape)
+    return train, Feed(data.validation, plan.global_batch_size, plan.validation_steps, shape, **how)
 
 
 def _train(

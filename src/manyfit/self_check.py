@@ -83,7 +83,7 @@ def train_few_steps(config: RunConfig, steps: int = NUM_STEPS) -> tuple[dict, di
     from manyfit import fit, models, strategy
     from manyfit.batch import BatchPlan
 
-    place = strategy.make(config.strategy)
+    place = strategy.make(config.strategy, jit_compile=config.jit_compile)
     # TensorFloat-32, on by default on newer GPUs, rounds products to 10 bits, and not for every batch size alike.
     tf.config.experimental.enable_tensor_float_32_execution(False)
     keras.utils.set_random_seed(config.seed)

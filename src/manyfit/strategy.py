@@ -41,10 +41,14 @@ class Place:
         return self.devices[0].startswith("GPU")
 
 
-def make(config: StrategyConfig) -> Place:
+def make(config: StrategyConfig, *, jit_compile: bool = False) -> Place:
     """The strategy that `config` asks for, on devices that are there.
 
     Must run before TensorFlow starts its devices: memory growth and logical devices are set here.
+
+    Args:
+        jit_compile: The step will be compiled with XLA, which no update of mirrored variables can enter: one device
+            then gets OneDeviceStrategy, whose numbers are the same.
 
     Raises:
         ConfigError: more devices, or another kind, than this machine has.
@@ -52,7 +56,7 @@ def make(config: StrategyConfig) -> Place:
     gpus = tf.config.list_physical_devices("GPU")
     use_gpu, notices = _kind(config, len(gpus))
     names = _claim_gpus(config, gpus) if use_gpu else _claim_cpus(config)
-    return Place(config.name, _strategy(config, names), _describe(names), notices)
+    return Place(config.name, _strategy(config, names, jit_compile), _describe(names), notices)
 
 
 def _kind(config: StrategyConfig, num_gpus: int) -> tuple[bool, tuple[str, ...]]:
@@ -131,7 +135,7 @@ def _claim_cpus(config: StrategyConfig) -> list[str]:
     return names
 
 
-def _strategy(config: StrategyConfig, names: list[str]) -> tf.distribute.Strategy:
+def _strategy(config: StrategyConfig, names: list[str], jit_compile: bool) -> tf.distribute.Strategy:
     if config.cross_device_ops == "nccl" and names[0].startswith("CPU"):
         raise ConfigError(
             "strategy.cross_device_ops=nccl needs GPUs, but the replicas are CPUs.",
@@ -145,7 +149,7 @@ def _strategy(config: StrategyConfig, names: list[str]) -> tf.distribute.Strateg
         )
     if config.name == "default":
         return tf.distribute.get_strategy()
-    if config.name == "one_device":
+    if config.name == "one_device" or (jit_compile and len(names) == 1):
         return tf.distribute.OneDeviceStrategy(names[0])
     if config.cross_device_ops == AUTO:
         return tf.distribute.MirroredStrategy(names)

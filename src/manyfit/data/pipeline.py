@@ -27,6 +27,8 @@ class Feed:
         image_shape: Height, width, channels of the pictures that come out; one number for features.
         micro_batches: Parts that a step is split into; each part has the same rows for every replica count.
         shuffle_seed: Seed of the order; None for the order of the split.
+        parallel_map: Load several examples at once; False only to measure what that is worth.
+        prefetch: Load ahead of the step that runs; False only to measure what that is worth.
         start_epoch: The epoch that comes first.
         start_step: The step of that epoch that comes first.
     """
@@ -37,6 +39,8 @@ class Feed:
     image_shape: tuple[int, ...]
     micro_batches: int = 1
     shuffle_seed: int | None = None
+    parallel_map: bool = True
+    prefetch: bool = True
     start_epoch: int = 0
     start_step: int = 0
 
@@ -45,7 +49,7 @@ class Feed:
 
         x is uint8 [rows, height, width, channels] or float32 [rows, features], y int32 [rows], mask float32 [rows].
         """
-        if strategy.num_replicas_in_sync == 1:
+        if strategy.num_replicas_in_sync == 1 and not _on_gpu(strategy):
             return self.rows_of(slice(None), 1)
 
         def worker_rows(context: tf.distribute.InputContext) -> tf.data.Dataset:
@@ -62,7 +66,8 @@ class Feed:
         if self.start_step:
             order = order.skip(self.start_step * len(range(*replicas.indices(num_replicas))))
         load = self._load_arrays if self.split.images is not None else self._load_files
-        return load(order, self.rows_per_step // num_replicas).prefetch(tf.data.AUTOTUNE)
+        rows = load(order, self.rows_per_step // num_replicas)
+        return rows.prefetch(tf.data.AUTOTUNE) if self.prefetch else rows
 
     def _epoch(self, replicas: slice, num_replicas: int) -> Callable[[tf.Tensor], tf.data.Dataset]:
         num_examples, rows = len(self.split), self.rows_per_step // num_replicas
@@ -84,6 +89,10 @@ class Feed:
 
         return epoch_order
 
+    @property
+    def _parallel_calls(self) -> int | None:
+        return tf.data.AUTOTUNE if self.parallel_map else None
+
     def _load_arrays(self, order: tf.data.Dataset, rows: int) -> tf.data.Dataset:
         images, labels = as_tensor(self.split.images), tf.constant(self.split.labels)
 
@@ -91,7 +100,7 @@ class Feed:
             pictures = fit_shape(tf.gather(images, indices), self.image_shape)
             return tf.ensure_shape(pictures, [rows, *self.image_shape]), tf.gather(labels, indices), mask
 
-        return order.map(gather, num_parallel_calls=tf.data.AUTOTUNE, deterministic=True)
+        return order.map(gather, num_parallel_calls=self._parallel_calls, deterministic=True)
 
     def _load_files(self, order: tf.data.Dataset, rows: int) -> tf.data.Dataset:
         paths, labels = tf.constant(list(self.split.paths or ())), tf.constant(self.split.labels)
@@ -99,8 +108,15 @@ class Feed:
         def read(index, mask):
             return read_picture(paths[index], self.image_shape), labels[index], mask
 
-        examples = order.unbatch().map(read, num_parallel_calls=tf.data.AUTOTUNE, deterministic=True)
+        examples = order.unbatch().map(read, num_parallel_calls=self._parallel_calls, deterministic=True)
         return examples.batch(rows, drop_remainder=True)
+
+
+def _on_gpu(strategy: tf.distribute.Strategy) -> bool:
+    """Whether the replicas are GPUs of a real strategy: a distributed data set then copies ahead to the device."""
+    if not isinstance(strategy, tf.distribute.MirroredStrategy | tf.distribute.OneDeviceStrategy):
+        return False
+    return "GPU" in strategy.extended.worker_devices[0]
 
 
 def as_tensor(array: np.ndarray | None) -> tf.Tensor:

@@ -17,6 +17,8 @@ class DataConfig:
             can be had).
         validation_fraction: Share of the examples held out where the set brings no validation split.
         on_bad_image: `skip` a file that cannot be read (and list it), or `error`.
+        parallel_map: Load several examples at once.
+        prefetch: Load ahead of the step that runs.
         cache: Where decoded pictures are kept: `memory`, `disk`, `off`, or `auto` (in memory if they fit and serve
             more than one epoch).
         cache_dir: Folder of what is kept on disk, features too; None for the user's own cache folder.
@@ -28,6 +30,8 @@ class DataConfig:
     source: str = AUTO
     validation_fraction: float = 0.2
     on_bad_image: str = "skip"
+    parallel_map: bool = True
+    prefetch: bool = True
     cache: str = AUTO
     cache_dir: str | None = None
     cache_gb: float = 20.0
