@@ -201,9 +201,12 @@ def _train(
         num_replicas=place.num_replicas,
     )
 
+    whole = cache.network.model  # where features are kept, only its head trains
+    whole = whole.network if isinstance(whole, ReplicatedModel) else whole
+
     def save(path: Path) -> None:
         with model.averaged_weights():
-            cache.network.model.save(path)  # the whole network, of which the cache trains the head
+            whole.save(path)
 
     best = BestModel(record, record.folder / MODEL_NAME, save, notify=notify)
     progress = EpochProgress(console, rows, best)
