@@ -39,7 +39,7 @@ def main() -> None:
             def on_train_batch_end(self, step, logs=None):
                 times.append(time.perf_counter())
 
-        model.compile(optimizer, loss_of, [keras.metrics.BinaryAccuracy(threshold=0.0)])
+        model.compile(optimizer, loss_of, metrics=[keras.metrics.BinaryAccuracy(threshold=0.0)])
         model.fit(dataset, steps_per_epoch=steps + 1, epochs=1, verbose=0, callbacks=[Times()])
     else:
         optimizer.build(model.trainable_variables)

@@ -61,7 +61,7 @@ def main() -> None:
     )
     loss = keras.losses.BinaryCrossentropy(from_logits=True)
     accuracy = keras.metrics.BinaryAccuracy(threshold=0.0, name="accuracy")
-    model.compile(keras.optimizers.Adam(1e-3), loss, [accuracy])
+    model.compile(keras.optimizers.Adam(1e-3), loss, metrics=[accuracy])
     started = time.perf_counter()
     history = model.fit(
         examples(root, "train", shuffle=True),

@@ -52,7 +52,7 @@ def fit(images, labels, replicas: int, epochs: int, kind: str) -> list[float]:
     with strategy.scope():
         model = build(kind)
         loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
-        model.compile(keras.optimizers.Adam(), loss, ["accuracy"])
+        model.compile(keras.optimizers.Adam(), loss, metrics=["accuracy"])
     seconds: list[float] = []
 
     class Times(keras.callbacks.Callback):

@@ -191,11 +191,13 @@ def input_seconds(dataset: Any) -> float:
 def _fixed_seconds(model: ReplicatedModel, parts: Sequence[tuple], cached: Cost) -> float:
     """What is left of a step when its rows become none: the straight line through a small and a whole batch."""
     micro_batches = model._gradient_accumulation
-    rows = int(parts[0][0].shape[0]) // micro_batches
+    axis = 1 if len(parts) < model.distribute_strategy.num_replicas_in_sync else 0  # the replicas may come first
+    rows = int(parts[0][0].shape[axis]) // micro_batches
     few = 2 - rows % 2  # mixing of examples needs an even number
     if rows <= few:
         return cached.step_seconds
-    fewer = [tuple(component[: few * micro_batches] for component in part) for part in parts]
+    wanted = tf.range(few * micro_batches)
+    fewer = [tuple(tf.gather(component, wanted, axis=axis) for component in part) for part in parts]
     small = _cost_of(model, model._make_train_steps(), _repeated(fewer, model.distribute_strategy))
     a_row = max(0.0, cached.step_seconds - small.step_seconds) / (rows - few)
     return max(0.0, small.step_seconds - few * a_row)
@@ -234,7 +236,9 @@ def _seconds(function: Callable[[int], Any], steps: int) -> float:
 
 
 def _first_element(dataset: Any, strategy: tf.distribute.Strategy) -> list[tuple]:
-    """The first element: a tuple of tensors for each replica."""
+    """The first element: a tuple of tensors for each replica, or one with the replicas as first axis."""
+    if isinstance(dataset, tf.data.Dataset):
+        return [next(iter(dataset))]
     components = [strategy.experimental_local_results(component) for component in next(iter(dataset))]
     return list(zip(*components, strict=True))
 

@@ -20,6 +20,7 @@ import tensorflow as tf
 
 from manyfit.augment import Augmentation
 from manyfit.coupled_layers import couple, real_rows
+from manyfit.data.pipeline import of_each_replica
 from manyfit.epoch_loop import EpochLoop
 from manyfit.errors import ConfigError
 from manyfit.precision import LossScale
@@ -240,7 +241,9 @@ class ReplicatedModel(EpochLoop):
             return tf.constant(True)
 
         def one_step(iterator, step, scale, good_steps, skipped):
-            gradients, loss, finite = strategy.run(step_gradients, args=(next(iterator), scale))
+            gradients, loss, finite = strategy.run(
+                step_gradients, args=(of_each_replica(next(iterator), strategy), scale)
+            )
             loss, finite = self._first(loss), self._first(finite)
             loss_is_finite = tf.math.is_finite(loss)
             good = finite & loss_is_finite
@@ -264,7 +267,7 @@ class ReplicatedModel(EpochLoop):
         strategy = self.distribute_strategy
 
         def one_step(iterator, step):
-            strategy.run(self._test_step, args=(next(iterator),))
+            strategy.run(self._test_step, args=(of_each_replica(next(iterator), strategy),))
             return step + 1
 
         def test_steps(iterator, num_steps):
@@ -281,4 +284,7 @@ class ReplicatedModel(EpochLoop):
             inputs, _, mask = data
             return self.network(inputs, training=False), mask
 
-        return tf.function(lambda data: strategy.run(outputs_of, args=(data,)), autograph=False)
+        def predict_step(data):
+            return strategy.run(outputs_of, args=(of_each_replica(data, strategy),))
+
+        return tf.function(predict_step, autograph=False)

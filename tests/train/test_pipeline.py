@@ -185,3 +185,22 @@ def test_pictures_of_other_sizes_than_asked_are_a_clear_shape():
     images = np.zeros((5, 10, 12, 3), np.uint8)
     feed = Feed(Split("train", np.zeros(5, np.int32), images=images), 2, 3, (8, 8, 1))
     assert feed.rows_of(slice(None), 1).element_spec[0].shape == (2, 8, 8, 1)
+
+
+def test_no_tuning_thread_outlives_a_run():
+    """tf.data's tuning thread sleeps for up to a minute, for which the end of a run would wait."""
+    split = Split("train", np.arange(6, dtype=np.int32) % 2, images=np.zeros((6, 4, 4, 1), np.uint8))
+    for stacked in (False, True):
+        rows = Feed(split, 4, 2, (4, 4, 1)).rows_of(slice(None), 2, stacked=stacked)
+        assert rows.options().autotune.enabled is False
+
+
+def test_a_step_of_all_replicas_is_their_parts_one_after_the_other():
+    split = Split("train", np.arange(7, dtype=np.int32), images=np.arange(7, dtype=np.uint8).reshape(7, 1, 1, 1))
+    feed = Feed(split, 4, 2, (1, 1, 1), shuffle_seed=3)
+    parts = list(feed.rows_of(slice(None), 2).take(4))
+    steps = list(feed.rows_of(slice(None), 2, stacked=True).take(2))
+    for step, element in enumerate(steps):
+        for replica in range(2):
+            for stacked, part in zip(element, parts[2 * step + replica], strict=True):
+                np.testing.assert_array_equal(stacked[replica], part)

@@ -4,6 +4,7 @@ The order is a function of seed and epoch alone. Indices are shuffled, never pic
 filled up with copies of real rows whose mask is 0, so that every replica always holds the same number of rows.
 """
 
+import os
 from collections.abc import Callable
 from dataclasses import dataclass
 
@@ -14,6 +15,14 @@ from tensorflow.random.experimental import stateless_shuffle  # pyright: ignore[
 from manyfit.array_store import ALIGNMENT
 from manyfit.data.decode import decode_image
 from manyfit.data.examples import Split
+
+STEPS_AHEAD = 4
+"""Steps that are loaded before they are asked for."""
+
+
+def usable_cpus() -> int:
+    """Processors that this process may use: as many examples are loaded at once."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 @dataclass(frozen=True)
@@ -48,9 +57,12 @@ class Feed:
         """The data set without end that `ReplicatedModel` trains on: `(x, y, mask)` a replica and step.
 
         x is uint8 [rows, height, width, channels] or float32 [rows, features], y int32 [rows], mask float32 [rows].
+        For several CPU replicas an element is a step, with the replicas as first axis.
         """
-        if strategy.num_replicas_in_sync == 1 and not _on_gpu(strategy):
-            return self.rows_of(slice(None), 1)
+        if not _on_gpu(strategy):
+            # CPU replicas share the memory that pictures are loaded into: TensorFlow's distributed iterator would only
+            # add threads, for whose end it waits up to a minute. `of_each_replica` hands out the parts.
+            return self.rows_of(slice(None), strategy.num_replicas_in_sync, stacked=strategy.num_replicas_in_sync > 1)
 
         def worker_rows(context: tf.distribute.InputContext) -> tf.data.Dataset:
             replicas = context.num_replicas_in_sync
@@ -60,14 +72,20 @@ class Feed:
 
         return strategy.distribute_datasets_from_function(worker_rows)
 
-    def rows_of(self, replicas: slice, num_replicas: int) -> tf.data.Dataset:
-        """The rows of some of the replicas: an element a replica and step."""
+    def rows_of(self, replicas: slice, num_replicas: int, *, stacked: bool = False) -> tf.data.Dataset:
+        """The rows of some of the replicas: an element a replica and step, or one a step, replicas first."""
+        local = len(range(*replicas.indices(num_replicas)))
         order = tf.data.Dataset.counter(self.start_epoch).flat_map(self._epoch(replicas, num_replicas))
         if self.start_step:
-            order = order.skip(self.start_step * len(range(*replicas.indices(num_replicas))))
+            order = order.skip(self.start_step * local)
         load = self._load_arrays if self.split.images is not None else self._load_files
-        rows = load(order, self.rows_per_step // num_replicas)
-        return rows.prefetch(tf.data.AUTOTUNE) if self.prefetch else rows
+        rows = load(order, self.rows_per_step // num_replicas, local if stacked else None)
+        if self.prefetch:
+            rows = rows.prefetch(STEPS_AHEAD if stacked else STEPS_AHEAD * local)
+        options = tf.data.Options()
+        # Tuning runs in a thread that sleeps for up to a minute, for which the end of a distributed iterator waits.
+        options.autotune.enabled = False
+        return rows.with_options(options)
 
     def _epoch(self, replicas: slice, num_replicas: int) -> Callable[[tf.Tensor], tf.data.Dataset]:
         num_examples, rows = len(self.split), self.rows_per_step // num_replicas
@@ -91,25 +109,39 @@ class Feed:
 
     @property
     def _parallel_calls(self) -> int | None:
-        return tf.data.AUTOTUNE if self.parallel_map else None
+        return usable_cpus() if self.parallel_map else None
 
-    def _load_arrays(self, order: tf.data.Dataset, rows: int) -> tf.data.Dataset:
+    def _load_arrays(self, order: tf.data.Dataset, rows: int, stack: int | None) -> tf.data.Dataset:
+        shape = [rows] if stack is None else [stack, rows]
+        order = order if stack is None else order.batch(stack, drop_remainder=True)
         images, labels = as_tensor(self.split.images), tf.constant(self.split.labels)
 
         def gather(indices, mask):
-            pictures = fit_shape(tf.gather(images, indices), self.image_shape)
-            return tf.ensure_shape(pictures, [rows, *self.image_shape]), tf.gather(labels, indices), mask
+            pictures = fit_shape(tf.gather(images, tf.reshape(indices, [-1])), self.image_shape)
+            return tf.reshape(pictures, [*shape, *self.image_shape]), tf.gather(labels, indices), mask
 
         return order.map(gather, num_parallel_calls=self._parallel_calls, deterministic=True)
 
-    def _load_files(self, order: tf.data.Dataset, rows: int) -> tf.data.Dataset:
+    def _load_files(self, order: tf.data.Dataset, rows: int, stack: int | None) -> tf.data.Dataset:
         paths, labels = tf.constant(list(self.split.paths or ())), tf.constant(self.split.labels)
 
         def read(index, mask):
             return read_picture(paths[index], self.image_shape), labels[index], mask
 
         examples = order.unbatch().map(read, num_parallel_calls=self._parallel_calls, deterministic=True)
-        return examples.batch(rows, drop_remainder=True)
+        batches = examples.batch(rows, drop_remainder=True)
+        return batches if stack is None else batches.batch(stack, drop_remainder=True)
+
+
+def of_each_replica(element: tuple, strategy: tf.distribute.Strategy) -> tuple:
+    """An element of a distributed feed as the values of each replica, for `strategy.run`; also inside a tf.function."""
+    if strategy.num_replicas_in_sync == 1 or any(isinstance(p, tf.distribute.DistributedValues) for p in element):
+        return element
+
+    def part_of(context) -> tuple:
+        return tuple(part[context.replica_id_in_sync_group] for part in element)
+
+    return strategy.experimental_distribute_values_from_function(part_of)
 
 
 def _on_gpu(strategy: tf.distribute.Strategy) -> bool:
