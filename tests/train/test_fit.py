@@ -238,7 +238,8 @@ def test_xla_on_the_gpus_that_auto_found_is_refused_before_the_data(untouched, m
     class TwoGPUs(fit.Place):
         num_replicas = 2
 
-    monkeypatch.setattr(fit.strategy, "make", lambda asked: TwoGPUs("mirrored", tf.distribute.get_strategy(), ("G",)))
+    gpus = TwoGPUs("mirrored", tf.distribute.get_strategy(), ("G",))
+    monkeypatch.setattr(fit.strategy, "make", lambda asked, **_: gpus)
     assert "the 2 replicas of strategy.replicas=auto" in str(refused(config(jit_compile=True), tmp_path))
 
 
