@@ -240,6 +240,7 @@ def main() -> None:
     Console().print(show(results, saved["cases"]))
     if arguments.save:
         facts = environment() | {"date": datetime.now(UTC).isoformat(timespec="seconds"), "repeats": arguments.repeats}
+        facts["command"] = facts["command"].replace(str(arguments.data), "DATA")
         RESULTS.write_text(json.dumps(facts | {"cases": saved["cases"] | results}, indent=1) + "\n")
 
 
