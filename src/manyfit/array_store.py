@@ -20,6 +20,7 @@ from typing import Any
 
 import numpy as np
 
+from manyfit.files import flush
 from manyfit.locks import FileLock, made_by_one
 
 ARRAY_NAME = "array.npy"
@@ -214,7 +215,7 @@ class ArrayStore:
             entry = {"sha256": _sha256(path), "bytes": path.stat().st_size, "facts": facts}
             (staging / ENTRY_NAME).write_text(json.dumps(entry, indent=1), encoding="utf-8")
             for name in (ARRAY_NAME, ENTRY_NAME):
-                _flush(staging / name)
+                flush(staging / name)
             staging.chmod(0o755)
             if place.exists():  # damaged: a good one would have been taken
                 _remove(place)
@@ -223,7 +224,7 @@ class ArrayStore:
             except OSError as error:
                 if error.errno not in (errno.ENOTEMPTY, errno.EEXIST):  # else another process was first
                     raise
-            _flush(self.folder)
+            flush(self.folder)
         except OSError as error:
             raise _CannotStore(f"The cache entry {place} cannot be written: {_reason(error)}.") from error
 
@@ -300,14 +301,6 @@ def _size(path: Path) -> int:
 
 def _last_used(path: Path) -> float:
     return path.stat().st_mtime if path.exists() else 0.0
-
-
-def _flush(path: Path) -> None:
-    descriptor = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
 
 
 def _remove(place: Path) -> None:

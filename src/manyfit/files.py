@@ -74,6 +74,15 @@ def append_line(path: Path, line: str) -> None:
         raise unwritable(path, error) from error
 
 
+def flush(path: Path) -> None:
+    """Wait until a file, or what a folder lists, has reached the disk."""
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
 def unwritable(path: Path, error: OSError) -> TrainingError:
     """The error for the user when `path` could not be written."""
     reason = error.strerror or str(error)

@@ -74,13 +74,7 @@ def run(config: RunConfig, *, outputs: Path, folder: Path | None = None, console
         cache_dir=data_sets.default_cache_dir(),
         show=lambda line: console.print(line, whole_lines=True),
     )
-    plan = BatchPlan.make(
-        config.batch,
-        num_train=len(data.train),
-        num_validation=len(data.validation),
-        num_replicas=place.num_replicas,
-        gradient_accumulation=config.gradient_accumulation,
-    )
+    plan = plan_batches(config, data, place)
     with place.strategy.scope():
         network = models.build(config.model, data)
         cache = caches.decide(config, network, data, augments=config.augment.active)
@@ -107,6 +101,21 @@ def run(config: RunConfig, *, outputs: Path, folder: Path | None = None, console
         _train(config, model, cache, place, data, plan, record, tracker, stop, console, notify)
     console.summary(record.data, folder=folder, sync_command=record.data["tracker"].get("sync_command"))
     return record
+
+
+def plan_batches(config: RunConfig, data: ImageData, place: Place) -> BatchPlan:
+    """The batches of `data` on the replicas of `place`.
+
+    Raises:
+        ConfigError: sizes that the replicas cannot share, or that the data cannot fill.
+    """
+    return BatchPlan.make(
+        config.batch,
+        num_train=len(data.train),
+        num_validation=len(data.validation),
+        num_replicas=place.num_replicas,
+        gradient_accumulation=config.gradient_accumulation,
+    )
 
 
 def compiled(config: RunConfig, plan: BatchPlan, network: Network, data: ImageData) -> ReplicatedModel:

@@ -26,6 +26,11 @@ os.execvp(command[0], command)
 """
 
 
+def num_cores() -> int:
+    """Cores that this process may use."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
 def start_process(
     command: Sequence[str],
     *,

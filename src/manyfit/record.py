@@ -14,6 +14,7 @@ from typing import Any, Self
 
 from manyfit.errors import ConfigError, UserError
 from manyfit.files import append_line, to_json, to_plain, unwritable, write_atomically
+from manyfit.processes import num_cores
 
 SCHEMA = 1
 RECORD_NAME = "record.json"
@@ -173,7 +174,7 @@ def environment() -> dict[str, Any]:
             "name": platform.node(),
             "platform": platform.platform(),
             "cpu_count": os.cpu_count(),
-            "cpu_usable": len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count(),
+            "cpu_usable": num_cores(),
             "memory_bytes": psutil.virtual_memory().total,
         },
         "command": shlex.join([Path(sys.executable).name, *sys.argv]),

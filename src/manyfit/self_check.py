@@ -81,7 +81,6 @@ def train_few_steps(config: RunConfig, steps: int = NUM_STEPS) -> tuple[dict, di
 
     from manyfit import data as data_sets
     from manyfit import fit, models, strategy
-    from manyfit.batch import BatchPlan
 
     place = strategy.make(config.strategy, jit_compile=config.jit_compile)
     # TensorFloat-32, on by default on newer GPUs, rounds products to 10 bits, and not for every batch size alike.
@@ -89,13 +88,7 @@ def train_few_steps(config: RunConfig, steps: int = NUM_STEPS) -> tuple[dict, di
     keras.utils.set_random_seed(config.seed)
     keras.config.set_dtype_policy(config.precision.name)
     data = data_sets.load(config.data)
-    plan = BatchPlan.make(
-        config.batch,
-        num_train=len(data.train),
-        num_validation=len(data.validation),
-        num_replicas=place.num_replicas,
-        gradient_accumulation=config.gradient_accumulation,
-    )
+    plan = fit.plan_batches(config, data, place)
     with place.strategy.scope():
         network = models.build(config.model, data)
         model = fit.compiled(replace(config, steps_per_execution=1), plan, network, data)

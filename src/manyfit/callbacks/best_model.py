@@ -9,7 +9,7 @@ from typing import Any
 import keras
 
 from manyfit.callbacks.throughput import Record, finite
-from manyfit.files import unwritable
+from manyfit.files import flush, unwritable
 
 
 class BestModel(keras.callbacks.Callback):
@@ -84,18 +84,10 @@ def replace_file(path: Path, write: Callable[[Path], Any]) -> None:
     temporary = path.with_name(f".{path.stem}.{os.getpid()}{path.suffix}")
     try:
         write(temporary)
-        _flush(temporary)
+        flush(temporary)
         os.replace(temporary, path)
-        _flush(path.parent)
+        flush(path.parent)
     except OSError as error:
         raise unwritable(path, error) from error
     finally:
         temporary.unlink(missing_ok=True)
-
-
-def _flush(path: Path) -> None:
-    descriptor = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)

@@ -20,6 +20,7 @@ from manyfit.data.examples import ImageData, Split
 from manyfit.data.pipeline import as_tensor, fit_shape, read_picture
 from manyfit.errors import ConfigError, UserError
 from manyfit.files import write_atomically
+from manyfit.processes import num_cores
 
 PIXELS_VERSION = 1
 """Raise it when a file's pixels change: another way to decode or to resize."""
@@ -42,11 +43,6 @@ class Choice:
 
     use: str | None
     why: str
-
-
-def num_cores() -> int:
-    """Cores that this process may use."""
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 def read_in_order(

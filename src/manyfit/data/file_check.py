@@ -13,6 +13,8 @@ from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
+from manyfit.processes import num_cores
+
 _LOG = logging.getLogger(__name__)
 _FORMAT = 1  # raise it when a verdict or its words change
 _FILES_PER_TASK = 16
@@ -82,7 +84,7 @@ def _judge(paths: list[str]) -> list[str | None]:
 
     tasks = [paths[start : start + _FILES_PER_TASK] for start in range(0, len(paths), _FILES_PER_TASK)]
     # Twice the cores: half of the threads may be waiting for the disk.
-    with ThreadPoolExecutor(min(32, 2 * _num_cores())) as pool:
+    with ThreadPoolExecutor(min(32, 2 * num_cores())) as pool:
         return [reason for reasons in pool.map(judge, tasks) for reason in reasons]
 
 
@@ -107,10 +109,6 @@ def _replace(path: Path, text: str) -> None:
     except OSError:
         os.unlink(staging)
         raise
-
-
-def _num_cores() -> int:
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 class _Memory:

@@ -4,7 +4,6 @@ The order is a function of seed and epoch alone. Indices are shuffled, never pic
 filled up with copies of real rows whose mask is 0, so that every replica always holds the same number of rows.
 """
 
-import os
 from collections.abc import Callable
 from dataclasses import dataclass
 
@@ -15,14 +14,10 @@ from tensorflow.random.experimental import stateless_shuffle  # pyright: ignore[
 from manyfit.array_store import ALIGNMENT
 from manyfit.data.decode import decode_image
 from manyfit.data.examples import Split
+from manyfit.processes import num_cores
 
 STEPS_AHEAD = 4
 """Steps that are loaded before they are asked for."""
-
-
-def usable_cpus() -> int:
-    """Processors that this process may use: as many examples are loaded at once."""
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 @dataclass(frozen=True)
@@ -109,7 +104,7 @@ class Feed:
 
     @property
     def _parallel_calls(self) -> int | None:
-        return usable_cpus() if self.parallel_map else None
+        return num_cores() if self.parallel_map else None
 
     def _load_arrays(self, order: tf.data.Dataset, rows: int, stack: int | None) -> tf.data.Dataset:
         shape = [rows] if stack is None else [stack, rows]

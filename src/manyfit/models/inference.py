@@ -16,7 +16,7 @@ import keras
 import numpy as np
 import tensorflow as tf
 
-from manyfit.data.decoded import num_cores
+from manyfit.processes import num_cores
 from manyfit.quiet import quiet_tensorflow
 
 TOLERANCES = {"float32": 1e-4, "tensor_float_32": 2e-3, "float16": 5e-3, "bfloat16": 5e-2}
