@@ -1,25 +1,39 @@
-"""Train one model: `python src/train.py strategy=mirrored data=cats_dogs`; `--help` shows what can be set."""
+"""Train one model: `python src/train.py strategy=mirrored data=cats_dogs`; `--help` shows what can be set.
+
+With `-m` (--multirun) every combination of values that commas part is trained, each in a process of its own:
+`python src/train.py -m optimizer.learning_rate=0.01,0.001 seed=0,1`. W&B's sweep agents start this script as well.
+"""
 
 from omegaconf import DictConfig
 
-from manyfit.command import hydra_command, repository_root, requested_run_dir
+from manyfit.command import asked_overrides, hydra_command, outputs_folder, requested_run_dir
 from manyfit.config import check
 from manyfit.console import Console
+from manyfit.multirun import run_many
 from manyfit.quiet import quiet_tensorflow
 from manyfit.record import check_unused
+from manyfit.resume import Finished, resolve
+from manyfit.sweep_run import arrived, is_agents_child, run_supervised
 
 
-@hydra_command
+@hydra_command(many=lambda arguments: run_many(arguments, outputs_folder()))
 def main(composed: DictConfig) -> int:
     """Check what was asked, train it, and print where its record is."""
     config = check(composed)
-    folder = requested_run_dir()
-    if folder is not None:
+    arrived(config)
+    try:
+        config, folder = resolve(config, composed, requested_run_dir(), asked_overrides())
+    except Finished as finished:
+        print(finished)
+        return finished.exit_code
+    if folder is not None and config.resume.folder is None:
         check_unused(folder)
+    if is_agents_child():
+        return run_supervised(outputs_folder(), folder)
     console = Console(live=False if config.verbose else None)
     with quiet_tensorflow(config.verbose):
         from manyfit import fit
-    record = fit.run(config, outputs=repository_root() / "outputs", folder=folder, console=console)
+    record = fit.run(config, outputs=outputs_folder(), folder=folder, console=console)
     print(record.folder)
     return record.data["exit_code"]
 

@@ -1,7 +1,10 @@
 """What every test stands on: no account, no network, no cache of the user's."""
 
+import importlib.util
 import os
 import tempfile
+from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -49,6 +52,37 @@ def pytest_unconfigure() -> None:
     _session.undo()
     if _folder is not None:
         _folder.cleanup()
+
+
+@pytest.fixture(scope="session")
+def nvml_stub(tmp_path_factory):
+    """GPUs where there are none: `nvml_stub.environment(gpus=2)` are the variables of a process that finds two.
+
+    `nvml_stub.expected(index, time)` is what it reads of them; see `nvml_stub.py`.
+    """
+    spec = importlib.util.spec_from_file_location("nvml_stub", Path(__file__).with_name("nvml_stub.py"))
+    assert spec is not None and spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    if not module.has_compiler():
+        pytest.skip("no C compiler for Linux: `cc` is missing")
+    folder = tmp_path_factory.mktemp("nvml")
+    module.build(folder)
+
+    def environment(**variables):
+        return module.environment(folder, **variables)
+
+    return SimpleNamespace(folder=folder, environment=environment, expected=module.expected, name=module.NAME)
+
+
+@pytest.fixture(scope="session")
+def made_runs():
+    """Run folders without a training: `made_runs.make_run(folder, replicas=2, speed=1800.0)`; see `made_runs.py`."""
+    spec = importlib.util.spec_from_file_location("made_runs", Path(__file__).with_name("made_runs.py"))
+    assert spec is not None and spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
 
 
 @pytest.fixture(autouse=True)

@@ -16,8 +16,8 @@ import keras
 import numpy as np
 import tensorflow as tf
 
+from manyfit import assembly, models, strategy
 from manyfit import data as data_sets
-from manyfit import fit, models, strategy
 from manyfit.batch import BatchPlan
 from manyfit.batch_child import MULTIPLE, RESULT
 from manyfit.config import BatchConfig, RunConfig, from_yaml
@@ -41,7 +41,7 @@ class Trainer:
         self._num_classes = len(data.class_names)
         with self.place.strategy.scope():
             network = trained_part(config, models.build(config.model, data))
-            self.model = fit.compiled(config, self._plan(MULTIPLE), network, data)
+            self.model = assembly.compiled(config, self._plan(MULTIPLE), network, data)
 
     def _plan(self, size: int) -> BatchPlan:
         accumulation = self._config.gradient_accumulation

@@ -6,17 +6,20 @@ import sys
 import traceback
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any, NoReturn, overload
 
 import hydra
 from hydra._internal.utils import get_args_parser
+from hydra.core.hydra_config import HydraConfig
 from hydra.experimental.callback import Callback
 from omegaconf import DictConfig, read_write
 from omegaconf.errors import OmegaConfBaseException
 
+from manyfit import sweep_arguments
 from manyfit.errors import ConfigError, UserError
-from manyfit.overrides import COMPOSITION_ERRORS, MANY_RUNS, SHOW_KEYS, check_overrides, explain
+from manyfit.overrides import COMPOSITION_ERRORS, SHOW_KEYS, check_overrides, explain, long_form
 from manyfit.record import environment
+from manyfit.sweep_report import by_agent, is_supervised, tell_wandb
 
 EXIT_INTERRUPTED = 130
 FULL_ERROR = "HYDRA_FULL_ERROR"
@@ -25,10 +28,18 @@ DEFAULT_RUN_FOLDER = "outputs/DATE/TIME_NAME"
 
 Task = Callable[[DictConfig], int | None]
 
+Many = Callable[[argparse.Namespace], int]
+"""Runs what `--multirun` asks for, given Hydra's arguments; the exit code."""
+
 
 def repository_root() -> Path:
     """The folder that holds conf/, src/ and outputs/."""
     return Path(__file__).resolve().parents[2]
+
+
+def outputs_folder() -> Path:
+    """Where run folders go that were given no other place: outputs/ of the repository, or MANYFIT_OUTPUTS."""
+    return Path(os.environ.get("MANYFIT_OUTPUTS") or repository_root() / "outputs").absolute()
 
 
 def requested_run_dir() -> Path | None:
@@ -37,6 +48,11 @@ def requested_run_dir() -> Path | None:
     Hydra has not made that folder: `manyfit.record.make_run_folder` does, once the run may start.
     """
     return RunFolderCallback.requested
+
+
+def asked_overrides() -> list[str]:
+    """The overrides of the command line that are not Hydra's own."""
+    return list(HydraConfig.get().overrides.task)
 
 
 class RunFolderCallback(Callback):
@@ -56,23 +72,39 @@ class RunFolderCallback(Callback):
             config.hydra.run.dir = "."
 
 
-def hydra_command(task: Task) -> Callable[[], None]:
+@overload
+def hydra_command(task: Task) -> Callable[[], None]: ...
+@overload
+def hydra_command(*, many: Many) -> Callable[[Task], Callable[[], None]]: ...
+
+
+def hydra_command(task: Task | None = None, *, many: Many | None = None) -> Any:
     """Make the main function of a script from `task`, which gets the composed config.
 
     The process ends with the exit code that `task` returns (None is 0). A mistake in the configuration ends with
     code 2, a `UserError` of the task with its own, both with a message and no traceback; Ctrl-C ends with 130. Any
     other exception keeps its traceback. With HYDRA_FULL_ERROR=1 each of them shows one.
-    """
 
+    Args:
+        many: What `--multirun` does; a script without it refuses the flag.
+    """
+    if task is None:
+        return lambda task: _command(task, many)
+    return _command(task, many)
+
+
+def _command(task: Task, many: Many | None) -> Callable[[], None]:
     def main() -> None:
         full_error = os.environ.get(FULL_ERROR)
         try:
-            code = _run(task, full_error)
+            code = _run(task, many, full_error)
         except UserError as error:
             if full_error == "1":
                 traceback.print_exc()
-            print(f"Error: {error}", file=sys.stderr)
+            print(f"Error: {error}", file=sys.stderr, flush=True)
             code = error.exit_code
+            if by_agent() and not is_supervised(os.getppid()):  # else the watching process tells
+                tell_wandb(str(error), code)
         except KeyboardInterrupt:
             code = EXIT_INTERRUPTED
         sys.exit(code)
@@ -81,10 +113,15 @@ def hydra_command(task: Task) -> Callable[[], None]:
     return main
 
 
-def _run(task: Task, full_error: str | None) -> int:
+def _run(task: Task, many: Many | None, full_error: str | None) -> int:
     """Compose, run `task` and return its exit code; what goes wrong is raised as the exception it is."""
     config_folder = repository_root() / "conf"
+    _take_sweep_parameters()
     arguments = _parse_arguments()
+    if arguments.multirun:
+        if many is None:
+            raise ConfigError("This script takes no --multirun (-m).", "It goes with src/train.py.")
+        return many(arguments)
     check_overrides(arguments.overrides, config_folder)
     outcome: dict[str, Any] = {}
 
@@ -116,6 +153,21 @@ def _set_full_error(value: str | None) -> None:
         os.environ[FULL_ERROR] = value
 
 
+def _take_sweep_parameters() -> None:
+    """Put the overrides in the place of `--sweep-parameters FILE`, so that the record says what was asked."""
+    words: list[str] = []
+    given = iter(sys.argv)
+    for word in given:
+        flag, equals, path = word.partition("=")
+        if flag != sweep_arguments.FLAG:
+            words.append(word)
+            continue
+        if not equals and (path := next(given, "")) == "":
+            raise ConfigError(f"{flag} has no file.", "In a sweep file's command give ${args_json_file} after it.")
+        words += sweep_arguments.overrides(sweep_arguments.read_json(path))
+    sys.argv[:] = [long_form(word) for word in words]
+
+
 def _parse_arguments() -> argparse.Namespace:
     """The command line as Hydra will parse it; its mistakes as ConfigError, and what Hydra is not asked to do."""
     if "--version" in sys.argv[1:]:
@@ -124,9 +176,7 @@ def _parse_arguments() -> argparse.Namespace:
     parser = get_args_parser()
     parser.error = _refuse_arguments
     arguments = parser.parse_args()
-    if arguments.multirun:
-        raise ConfigError("--multirun is not available: it would run several trainings in one process.", MANY_RUNS)
-    modes = ("run", "cfg", "info", "shell_completion", "help", "hydra_help")
+    modes = ("run", "multirun", "cfg", "info", "shell_completion", "help", "hydra_help")
     given = [mode for mode in modes if getattr(arguments, mode)]
     if arguments.resolve and not arguments.cfg and not arguments.help:
         raise ConfigError("--resolve goes with --cfg or --help.", "Write for example --cfg job --resolve.")
@@ -143,5 +193,8 @@ def _refuse_arguments(message: str) -> NoReturn:
     flags = [word for word in unknown.split() if word.startswith("-")]
     if not flags:
         raise ConfigError(f"{unknown} is cut off from the other overrides.", "Give flags before or after all of them.")
+    if os.environ.get(sweep_arguments.PARAMETER_FILE):
+        remedy = f"In the sweep file's command give {sweep_arguments.FLAG} and ${{args_json_file}} after ${{program}}."
+        raise ConfigError(f"{' '.join(flags)} is no flag.", remedy)
     example = flags[0].lstrip("-").partition("=")[0].replace("-", "_") or "KEY"
     raise ConfigError(f"{' '.join(flags)} is no flag.", f"Overrides take no dashes: {example}=VALUE. {SHOW_KEYS}")

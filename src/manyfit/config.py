@@ -15,11 +15,14 @@ from omegaconf.errors import ConfigKeyError, MissingMandatoryValue, OmegaConfBas
 from manyfit.errors import ConfigError
 from manyfit.schema.augment import AugmentConfig, LightAugmentConfig, StrongAugmentConfig
 from manyfit.schema.checks import AUTO, at_least, auto_or_count, between, check_class_weight, nearest, one_of
+from manyfit.schema.cost import CostConfig
 from manyfit.schema.data import EMNIST_CLASSES, DataConfig, EmnistConfig, SyntheticConfig
+from manyfit.schema.lasting import RESUME_AUTO, CheckpointConfig, ResumeConfig, WatchdogConfig
 from manyfit.schema.learning import (
     AdamConfig,
     AdamWConfig,
     CosineConfig,
+    EarlyStoppingConfig,
     EMAConfig,
     OptimizerConfig,
     PrecisionConfig,
@@ -50,11 +53,14 @@ __all__ = [
     "BackboneConfig",
     "BatchConfig",
     "CHOICE_KEY",
+    "CheckpointConfig",
     "CosineConfig",
+    "CostConfig",
     "DEFAULT_PER_REPLICA_BATCH_SIZE",
     "DataConfig",
     "EMAConfig",
     "EMNIST_CLASSES",
+    "EarlyStoppingConfig",
     "EmnistConfig",
     "HeadConfig",
     "LightAugmentConfig",
@@ -63,7 +69,9 @@ __all__ = [
     "ModuleConfig",
     "OptimizerConfig",
     "PrecisionConfig",
+    "RESUME_AUTO",
     "RampConfig",
+    "ResumeConfig",
     "RunConfig",
     "SCHEMAS",
     "SGDConfig",
@@ -75,6 +83,7 @@ __all__ = [
     "SyntheticConfig",
     "TrackerConfig",
     "WandbConfig",
+    "WatchdogConfig",
     "check",
     "from_yaml",
     "nearest",
@@ -94,6 +103,7 @@ class RunConfig:
         on_non_finite: `stop` at a loss or gradient that is not finite, or `skip` that step and count it.
         class_weight: Factor of each class in the training loss: None, `balanced` (inverse to how often it occurs), or
             a list in the order of the classes.
+        max_minutes: Minutes after which the run stops in good order, to go on later; None for no limit.
         probe: Measure after the training what bounds a step: true, false, or `auto`, where that costs at most a
             twentieth of the training's time.
         verbose: Show TensorFlow's own log lines as well.
@@ -109,6 +119,11 @@ class RunConfig:
     precision: PrecisionConfig = field(default_factory=PrecisionConfig)
     tracker: TrackerConfig = field(default_factory=WandbConfig)
     ema: EMAConfig = field(default_factory=EMAConfig)
+    cost: CostConfig = field(default_factory=CostConfig)
+    early_stopping: EarlyStoppingConfig = field(default_factory=EarlyStoppingConfig)
+    checkpoint: CheckpointConfig = field(default_factory=CheckpointConfig)
+    resume: ResumeConfig = field(default_factory=ResumeConfig)
+    watchdog: WatchdogConfig = field(default_factory=WatchdogConfig)
     epochs: int = 5
     seed: int = 0
     steps_per_execution: Any = AUTO
@@ -116,6 +131,7 @@ class RunConfig:
     jit_compile: bool = False
     on_non_finite: str = "stop"
     class_weight: Any = None
+    max_minutes: float | None = None
     probe: Any = AUTO
     verbose: bool = False
 
@@ -126,6 +142,7 @@ class RunConfig:
         at_least("gradient_accumulation", self.gradient_accumulation, 1)
         one_of("on_non_finite", self.on_non_finite, ("stop", "skip"))
         check_class_weight(self.class_weight)
+        at_least("max_minutes", self.max_minutes, 0, exclusive=True)
         if self.probe != AUTO and not isinstance(self.probe, bool):
             raise ConfigError(f"probe={self.probe} is not one of its choices.", "Choices: auto, true, false.")
         if self.jit_compile and self.strategy.replicas != AUTO and self.strategy.replicas > 1:
@@ -157,6 +174,16 @@ SCHEMAS: dict[str, dict[str, type]] = {
     "tracker": {"wandb": WandbConfig, "none": TrackerConfig},
 }
 """The dataclass of every choice of every group; `conf/GROUP/CHOICE.yaml` holds the same keys (a test compares)."""
+
+SECTIONS: dict[str, type] = {
+    "ema": EMAConfig,
+    "cost": CostConfig,
+    "early_stopping": EarlyStoppingConfig,
+    "checkpoint": CheckpointConfig,
+    "resume": ResumeConfig,
+    "watchdog": WatchdogConfig,
+}
+"""The dataclass of every section that has no choices."""
 
 CHOICE_KEY = {group: "builder" if group == "model" else "name" for group in SCHEMAS}
 
@@ -277,8 +304,9 @@ def check(composed: DictConfig) -> RunConfig:
         if choice not in choices:
             raise ConfigError(f"{group}.{CHOICE_KEY[group]}={choice} is unknown.", nearest(choice, choices))
         groups[group] = _to_dataclass(choices[choice], section, group)
-    for section_name, schema in {"ema": EMAConfig}.items():
-        groups[section_name] = _to_dataclass(schema, composed.get(section_name), section_name)
+    for section_name, schema in SECTIONS.items():
+        section = composed.get(section_name, OmegaConf.create({}))  # a run of an older version may lack it
+        groups[section_name] = _to_dataclass(schema, section, section_name)
     rest = OmegaConf.create({key: value for key, value in composed.items() if key not in groups})
     known = {f.name: f for f in dataclasses.fields(RunConfig)}
     for key in rest:

@@ -15,6 +15,7 @@ from rich.table import Table
 from rich.text import Text
 
 from manyfit.errors import UserError
+from manyfit.system.statistics import gpus_in_words
 
 LOG_WIDTH = 100
 REHEARSAL = (
@@ -274,6 +275,8 @@ def summary_rows(record: Mapping[str, Any]) -> list[tuple[str, str]]:
     if throughput.get("step_milliseconds_p50") is not None:
         p50, p95 = (decimal(throughput.get(f"step_milliseconds_{name}"), 2) for name in ("p50", "p95"))
         rows.append(("step", f"{p50} ms (95 % within {p95} ms)"))
+    if gpus := gpus_in_words(record.get("system") or {}):
+        rows.append(("GPUs", gpus))
     if sentence := (record.get("verdict") or {}).get("sentence"):
         rows.append(("verdict", str(sentence)))
     apart = [

@@ -14,6 +14,7 @@ import keras
 import numpy as np
 import tensorflow as tf
 
+from manyfit.checkpoint import START, Position
 from manyfit.errors import TrainingError
 from manyfit.precision import LossScale
 
@@ -59,6 +60,7 @@ class EpochLoop(keras.Model):
     skipped_steps: int
     _loss_mean: keras.metrics.Mean
     _loss_scale: LossScale
+    _scale_state: tuple[tf.Tensor, tf.Tensor]
     _steps_per_execution: int | str
     _train_steps: Any
     _test_steps: Any
@@ -85,7 +87,7 @@ class EpochLoop(keras.Model):
         validation_data=None,
         validation_steps: int = 0,
         callbacks=None,
-        initial_epoch: int = 0,
+        start: Position = START,
     ):
         """Train, as `keras.Model.fit` does, with the same callbacks and history.
 
@@ -93,6 +95,7 @@ class EpochLoop(keras.Model):
             x: A data set without end, distributed over the replicas, whose order is its own affair.
             steps_per_epoch: Steps after which an epoch ends.
             validation_data: As `x`: it repeats, and each pass is `validation_steps` long.
+            start: Where a training that goes on does so; `x` then begins there, and the metrics are restored.
 
         Raises:
             NonFiniteError: the loss or a gradient is not finite, and `on_non_finite` is `stop`.
@@ -104,13 +107,13 @@ class EpochLoop(keras.Model):
         iterator = iter(x)
         validation_iterator = None if validation_data is None else iter(validation_data)
         self.stop_training = False
-        self._scale_state = (tf.constant(self._loss_scale.initial), tf.constant(0))
         call_size, test_call_size = (CallSize(self._steps_per_execution) for _ in range(2))
         logs: dict[str, float] = {}
         callbacks.on_train_begin()
-        for epoch in range(initial_epoch, epochs):
+        for epoch in range(start.epoch, epochs):
             callbacks.on_epoch_begin(epoch)
-            logs = self._train_epoch(iterator, epoch, steps_per_epoch, call_size, callbacks)
+            first_step = start.step if epoch == start.epoch else 0
+            logs = self._train_epoch(iterator, epoch, first_step, steps_per_epoch, call_size, callbacks)
             if validation_iterator is not None:
                 results = self._test_epoch(validation_iterator, validation_steps, test_call_size, callbacks)
                 logs |= {f"val_{name}": value for name, value in results.items()}
@@ -120,9 +123,10 @@ class EpochLoop(keras.Model):
         callbacks.on_train_end(logs)
         return self.history
 
-    def _train_epoch(self, iterator, epoch, num_steps, call_size, callbacks) -> dict[str, float]:
-        self.reset_metrics()
-        step = 0
+    def _train_epoch(self, iterator, epoch, first_step, num_steps, call_size, callbacks) -> dict[str, float]:
+        if first_step == 0:
+            self.reset_metrics()
+        step = first_step
         while step < num_steps and not self.stop_training:
             callbacks.on_train_batch_begin(step)
             started = time.perf_counter()
@@ -138,6 +142,16 @@ class EpochLoop(keras.Model):
             callbacks.on_train_batch_end(step - 1, logs)
         return self._results()
 
+    @property
+    def loss_scale_state(self) -> tuple[float, int]:
+        """The loss scale, and the good steps since it last moved."""
+        scale, good_steps = self._scale_state
+        return float(scale), int(good_steps)
+
+    @loss_scale_state.setter
+    def loss_scale_state(self, state: tuple[float, int]) -> None:
+        self._scale_state = (tf.constant(float(state[0])), tf.constant(int(state[1])))
+
     def _non_finite(self, epoch: int, step: int, loss: float, scale: float) -> NonFiniteError:
         rate = float(keras.ops.convert_to_numpy(self.optimizer.learning_rate))
         what = "gradient" if math.isfinite(loss) else "loss"
@@ -151,8 +165,8 @@ class EpochLoop(keras.Model):
 
     def _test_epoch(self, iterator, num_steps, call_size, callbacks) -> dict[str, float]:
         self._test_steps = self._test_steps or self._make_test_steps()
-        self.reset_metrics()
         callbacks.on_test_begin()
+        self.reset_metrics()
         step = 0
         with self.averaged_weights():
             while step < num_steps:

@@ -15,14 +15,30 @@ from manyfit.config import nearest, unknown_key
 from manyfit.errors import ConfigError
 
 HYDRA_KEYS = ("hydra.run.dir", "hydra.searchpath", "hydra.verbose")
-"""The keys of Hydra's own that can be given; the others would do nothing here, or harm."""
+"""The keys of Hydra's own that a run can be given; the others would do nothing here, or harm."""
+
+SWEEP_DIR = "hydra.sweep.dir"
+"""The folder of a multirun."""
 
 SHOW_KEYS = "--help lists the groups, --cfg job every key."
 MANY_RUNS = (
-    "For several runs start one process each, with a shell loop (for size in 32 64; do python src/train.py "
-    "batch.global_batch_size=$size; done) or a W&B sweep (wandb sweep sweeps/NAME.yaml)."
+    "For several runs, each in a process of its own, add --multirun (-m) to src/train.py, or start a W&B sweep "
+    "(wandb sweep sweeps/NAME.yaml)."
 )
 COMPOSITION_ERRORS = (HydraException, OmegaConfBaseException, YAMLError, ValueError)
+
+
+SHORT_FORMS = {"resume": "resume.folder"}
+
+
+def long_form(text: str) -> str:
+    """An override with its short key written out.
+
+    >>> long_form("resume=outputs/mine"), long_form("epochs=3")
+    ('resume.folder=outputs/mine', 'epochs=3')
+    """
+    key, equals, value = text.partition("=")
+    return f"{SHORT_FORMS[key]}={value}" if equals and key in SHORT_FORMS else text
 
 
 def check_overrides(texts: Sequence[str], config_folder: Path) -> None:
@@ -32,16 +48,18 @@ def check_overrides(texts: Sequence[str], config_folder: Path) -> None:
         ConfigError: an override that cannot be parsed, several values for one key, a group given twice or a number
             for a group, a key of Hydra's own that is fixed here.
     """
-    choices = {folder.name: _choices(folder) for folder in sorted(config_folder.iterdir()) if folder.is_dir()}
+    choices = group_choices(config_folder)
     parser = OverridesParser.create()
     chosen: dict[str, str] = {}
     for text in texts:
-        override = _parse(parser, text, choices)
+        override = parse_override(parser, text, choices)
         group = override.key_or_group
         if override.is_sweep_override():
             raise _several_values(text, group in choices)
         if override.is_delete():
             raise ConfigError(f"{text}: a key cannot be taken away.", "Give it another value, such as tracker=none.")
+        if group == SWEEP_DIR:
+            raise ConfigError(f"{text} is the folder of many runs.", "Give hydra.run.dir=PATH, or add --multirun (-m).")
         if group.split(".")[0].split("/")[0] == "hydra" and group not in HYDRA_KEYS:
             raise ConfigError(f"{text}: {group} is fixed here.", f"Of Hydra's own keys give {', '.join(HYDRA_KEYS)}.")
         if group in choices:
@@ -71,11 +89,13 @@ def explain(error: Exception) -> ConfigError:
     return ConfigError(first, SHOW_KEYS)
 
 
-def _choices(folder: Path) -> list[str]:
-    return sorted(file.stem for file in folder.glob("*.yaml"))
+def group_choices(config_folder: Path) -> dict[str, list[str]]:
+    """The names of each group's choices."""
+    folders = [folder for folder in sorted(config_folder.iterdir()) if folder.is_dir()]
+    return {folder.name: sorted(file.stem for file in folder.glob("*.yaml")) for folder in folders}
 
 
-def _parse(parser: OverridesParser, text: str, choices: dict[str, list[str]]) -> Override:
+def parse_override(parser: OverridesParser, text: str, choices: dict[str, list[str]]) -> Override:
     """The parsed override, or the ConfigError that shows how it should have been written."""
     key, equals, value = text.partition("=")
     if not equals and not key.startswith("~"):
@@ -102,7 +122,7 @@ def _check_choice(override: Override, text: str, names: list[str]) -> None:
     if override.is_add() or override.is_force_add():
         raise ConfigError(
             f"{text}: {group} is a group, which is chosen, not added.",
-            f"Write {group}={value}; in a W&B sweep use ${{args_no_hyphens}}.",
+            f"Write {group}={value}; in a W&B sweep use --sweep-parameters and ${{args_json_file}}.",
         )
     if isinstance(value, list) and len(value) > 1 and group != "experiment":
         raise ConfigError(f"{text} gives {len(value)} choices, but {group} takes one.", nearest(value[0], names))

@@ -155,6 +155,10 @@ def measure(
             with _without_all_reduce():  # it is left out of what is traced inside
                 unsynchronised = _cost_of(model, model._make_train_steps(), _repeated(parts, strategy))
             numbers["step_seconds_without_all_reduce"] = unsynchronised.a_step(steps_per_call)
+            if fits():
+                with _without_all_reduce(meeting=True):
+                    met = _cost_of(model, model._make_train_steps(), _repeated(parts, strategy))
+                numbers["step_seconds_with_barrier"] = met.a_step(steps_per_call)
         if fits():
             with contextlib.suppress(tf.errors.OpError, _Unmeasurable, ValueError):
                 fixed = _fixed_seconds(model, parts, cached)
@@ -256,11 +260,24 @@ def _repeated(parts: Sequence[tuple], strategy: tf.distribute.Strategy) -> Any:
 
 
 @contextlib.contextmanager
-def _without_all_reduce() -> Iterator[None]:
-    """Inside, a sum over the replicas is each replica's own part: for a step traced inside, which then never waits."""
+def _without_all_reduce(*, meeting: bool = False) -> Iterator[None]:
+    """Inside, a sum over the replicas is each replica's own part: for a step traced inside, which then never waits.
+
+    With `meeting` each waits there until all have come, which takes a sum of one number: its cost is waiting for the
+    slowest replica.
+    """
     context = tf.distribute.ReplicaContext
     before = context.all_reduce
-    context.all_reduce = lambda self, reduce_op, value, options=None: tf.nest.map_structure(tf.identity, value)
+
+    def own_part(self, reduce_op, value, options=None):
+        if not meeting:
+            return tf.nest.map_structure(tf.identity, value)
+        first = [tf.cast(tf.reshape(tensor, [-1])[:1], tf.float32) for tensor in tf.nest.flatten(value)]
+        come = before(self, tf.distribute.ReduceOp.SUM, tf.stop_gradient(tf.reduce_sum(tf.concat(first, 0))))
+        with tf.control_dependencies([come]):
+            return tf.nest.map_structure(tf.identity, value)
+
+    context.all_reduce = own_part
     try:
         yield
     finally:

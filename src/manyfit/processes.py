@@ -1,6 +1,7 @@
 """Processes that end with this one, however it ends."""
 
 import contextlib
+import functools
 import os
 import signal
 import subprocess
@@ -8,6 +9,7 @@ import sys
 import time
 import types
 from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
 from typing import IO, Any
 
 GRACE_SECONDS = 30.0
@@ -29,6 +31,24 @@ os.execvp(command[0], command)
 def num_cores() -> int:
     """Cores that this process may use."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+def process_seconds() -> float:
+    """Seconds since this process began: what its user has waited."""
+    return time.monotonic() - _began()
+
+
+@functools.cache
+def _began() -> float:
+    """When this process began, on the clock of `time.monotonic`."""
+    if sys.platform == "linux":
+        # Field 22 of proc(5), in ticks since boot; psutil counts from the boot's time in whole seconds.
+        fields = Path("/proc/self/stat").read_text().rpartition(")")[2].split()
+        began = int(fields[19]) / os.sysconf("SC_CLK_TCK")
+        return time.monotonic() - (time.clock_gettime(time.CLOCK_BOOTTIME) - began)
+    import psutil
+
+    return time.monotonic() - (time.time() - psutil.Process().create_time())
 
 
 def start_process(
@@ -62,17 +82,18 @@ def end_processes(processes: Sequence[subprocess.Popen], grace_seconds: float = 
     processes = list(processes)
     try:
         for process in processes:
-            _signal_group(process, signal.SIGTERM)
+            signal_group(process, signal.SIGTERM)
         until = time.monotonic() + grace_seconds
         while time.monotonic() < until and any(process.poll() is None for process in processes):
             time.sleep(_POLL_SECONDS)
     finally:
         for process in processes:
-            _signal_group(process, getattr(signal, "SIGKILL", signal.SIGTERM))
+            signal_group(process, getattr(signal, "SIGKILL", signal.SIGTERM))
             process.wait()
 
 
-def _signal_group(process: subprocess.Popen, number: int) -> None:
+def signal_group(process: subprocess.Popen, number: int) -> None:
+    """Send a signal to a process and all that it started."""
     with contextlib.suppress(ProcessLookupError, PermissionError):
         if hasattr(os, "killpg"):
             os.killpg(process.pid, number)

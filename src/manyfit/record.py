@@ -19,8 +19,12 @@ from manyfit.processes import num_cores
 SCHEMA = 1
 RECORD_NAME = "record.json"
 ROWS_NAME = "epochs.jsonl"
+LOCK_NAME = ".lock"
+"""Held by the process that works on a run; it stays behind, empty."""
 STATUSES = ("running", "finished", "failed", "stopped")
 SECTIONS = ("data", "model", "strategy", "batch", "best", "timing", "tracker", "versions", "git", "host")
+LATE_SECTIONS = ("features", "throughput", "verdict", "system")
+"""Sections that a record has only where the run came that far."""
 TESTED_VERSIONS = {"tensorflow": "2.21", "keras": "3.15", "wandb": "0.31"}
 """The releases that every guarantee was tested with; the only place that names them in code."""
 DISTRIBUTIONS = ("manyfit", "tensorflow", "keras", "wandb", "hydra-core", "omegaconf", "numpy")
@@ -34,8 +38,8 @@ class RunRecord:
 
     Attributes:
         folder: The run folder.
-        data: The record: the dicts named in `SECTIONS`; `epochs` and `notices`, lists; and single values. Change
-            it through the methods, or call `write` afterwards.
+        data: The record: the dicts named in `SECTIONS` and, in time, in `LATE_SECTIONS`; `epochs` and `notices`,
+            lists; and single values. Change it through the methods, or call `write` afterwards.
     """
 
     def __init__(self, folder: Path, data: dict[str, Any]):
@@ -62,9 +66,11 @@ class RunRecord:
             "command": None,
             "notices": [],
             **{section: {} for section in SECTIONS},
+            "attempts": [],
             "epochs": [],
         }
         data.update(to_plain(sections))
+        _begin_attempt(data, epoch=0, step=0)
         path = Path(folder) / RECORD_NAME
         try:
             with path.open("x"):  # one claim at most succeeds when two runs start in one folder
@@ -101,6 +107,21 @@ class RunRecord:
         _check_shape(path, data)
         return cls(folder, data)
 
+    def go_on(self, epoch: int, step: int, /, **sections: Any) -> None:
+        """Begin another attempt at this run after `epoch` whole epochs and `step` steps; later rows are dropped.
+
+        Args:
+            sections: What holds from now on: another strategy, other versions, another host.
+        """
+        last = self.data.setdefault("attempts", [])[-1:]
+        if last and last[0].get("status") == "running":
+            last[0]["status"] = "killed"  # nobody was left to say how it ended
+        self.data["epochs"] = [row for row in self.data["epochs"] if (row.get("epoch") or 0) <= epoch]
+        self.data.update(to_plain(sections), status="running", ended=None, exit_code=None, error=None)
+        _begin_attempt(self.data, epoch=epoch, step=step)
+        self._rows_are_written = False
+        self.write()
+
     def write(self) -> None:
         """Write `record.json` by replacing it, so that a reader or a crash never meets half a record."""
         write_atomically(self.folder / RECORD_NAME, _encode(self.data))
@@ -128,6 +149,8 @@ class RunRecord:
         if status not in STATUSES:
             raise ValueError(f"status={status!r} is not one of {', '.join(STATUSES)}.")
         self.data.update(status=status, ended=None if status == "running" else _now())
+        for attempt in self.data.get("attempts", [])[-1:]:
+            attempt.update(status=status, ended=self.data["ended"], exit_code=extra.get("exit_code"))
         for key, value in to_plain(extra).items():
             if isinstance(value, dict) and isinstance(self.data.get(key), dict):
                 self.data[key].update(value)
@@ -194,6 +217,23 @@ def untested_versions(versions: dict[str, str | None]) -> list[str]:
     ]
 
 
+def _begin_attempt(data: dict[str, Any], *, epoch: int, step: int) -> None:
+    """Note that a process begins to work on the run, `epoch` whole epochs and `step` steps from its start."""
+    data["attempts"].append(
+        {
+            "started": _now(),
+            "ended": None,
+            "status": "running",
+            "exit_code": None,
+            "from_epoch": epoch + 1,
+            "from_step": step,
+            "num_replicas": data.get("strategy", {}).get("num_replicas"),
+            "host": data.get("host", {}).get("name"),
+            "command": data.get("command"),
+        }
+    )
+
+
 def _now() -> str:
     return datetime.now(UTC).isoformat(timespec="seconds")
 
@@ -242,7 +282,7 @@ def check_unused(folder: Path) -> None:
     """Raise a ConfigError where `folder` holds anything; one that is not there yet is fine."""
     try:
         holds_a_run = (folder / RECORD_NAME).exists()
-        found = sorted(entry.name for entry in folder.iterdir())
+        found = sorted(entry.name for entry in folder.iterdir() if entry.name != LOCK_NAME)
     except OSError:
         return  # making it, or writing into it, says what is wrong
     if holds_a_run:
@@ -271,10 +311,14 @@ def _check_shape(path: Path, data: Any) -> None:
             "Read it with the version of this project that wrote it.",
         )
     expected = {section: dict for section in SECTIONS} | {"epochs": list, "notices": list, "status": str}
+    expected |= {section: dict for section in LATE_SECTIONS if section in data}
     wrong = [name for name, kind in expected.items() if not isinstance(data.get(name), kind)]
     if not wrong:
         wrong += [] if all(isinstance(row, dict) for row in data["epochs"]) else ["epochs"]
         wrong += [] if data["status"] in STATUSES else ["status"]
+        attempts = data.get("attempts", [])  # a record of an older version has none
+        is_list = isinstance(attempts, list) and all(isinstance(attempt, dict) for attempt in attempts)
+        wrong += [] if is_list else ["attempts"]
     if wrong:
         raise UserError(f"{path} lacks or garbles: {', '.join(wrong)}.", "Restore it, or run again.")
 

@@ -23,6 +23,7 @@ from manyfit.coupled_layers import couple, real_rows
 from manyfit.data.pipeline import of_each_replica
 from manyfit.epoch_loop import EpochLoop
 from manyfit.errors import ConfigError
+from manyfit.fused_updates import fuse
 from manyfit.precision import LossScale
 
 SUM = tf.distribute.ReduceOp.SUM
@@ -95,12 +96,14 @@ class ReplicatedModel(EpochLoop):
         # The gradients arrive summed: summing them again inside the optimizer would count every replica R times.
         optimizer._all_reduce_sum_gradients = list
         optimizer.build(self.network.trainable_variables)
+        fuse(optimizer)
         couple(self.network, sync_batch_norm=sync_batch_norm)
         loss = keras.losses.get(loss)
         self._example_loss: Callable = loss.call if isinstance(loss, keras.losses.Loss) else loss
         self._loss_mean = keras.metrics.Mean(name="loss")
         self._example_metrics = list(metrics)
         self._loss_scale = loss_scale or LossScale.none()
+        self.loss_scale_state = (self._loss_scale.initial, 0)
         self._gradient_accumulation = gradient_accumulation
         self._class_weight = None if class_weight is None else tf.constant(list(class_weight), tf.float32)
         self._on_non_finite = on_non_finite
@@ -129,7 +132,9 @@ class ReplicatedModel(EpochLoop):
 
     def _losses_of(self, y, outputs) -> tf.Tensor:
         losses = tf.cast(self._example_loss(y, outputs), tf.float32)
-        return tf.reshape(tf.reduce_mean(tf.reshape(losses, [tf.shape(losses)[0], -1]), axis=1), [-1])
+        if losses.shape.rank == 1:
+            return losses
+        return tf.reduce_mean(tf.reshape(losses, [tf.shape(losses)[0], -1]), axis=1)
 
     def _class_weighted(self, losses, y) -> tf.Tensor:
         if self._class_weight is None:
@@ -149,17 +154,19 @@ class ReplicatedModel(EpochLoop):
             micro_batches=self._gradient_accumulation,
         )
 
-    def _regularization(self) -> tf.Tensor:
-        return tf.add_n([tf.cast(value, tf.float32) for value in self.network.losses] or [tf.zeros([])])
+    def _regularization(self) -> tf.Tensor | None:
+        return tf.add_n([tf.cast(value, tf.float32) for value in self.network.losses]) if self.network.losses else None
 
     def _count(self, y, outputs, losses, mask, regularization) -> None:
-        self._loss_mean.update_state(losses + regularization, sample_weight=mask)
+        losses = losses if regularization is None else losses + regularization
+        self._loss_mean.update_state(losses, sample_weight=mask)
         for metric in self._example_metrics:
             metric.update_state(y, outputs, sample_weight=mask)
 
     def _micro_gradients(self, rows, num_real, num_shares, loss_scale):
         """Gradients and loss of some rows, as their share of the global batch's loss."""
         x, y, mask, *mixed = rows
+        share = mask / num_real
         with tf.GradientTape() as tape:
             with real_rows(mask):
                 losses, outputs = self.example_losses(x, y, training=True)
@@ -169,8 +176,10 @@ class ReplicatedModel(EpochLoop):
                 partner_losses = self._class_weighted(self._losses_of(partner_y, outputs), partner_y)
                 losses = own_share * losses + (1 - own_share) * partner_losses
             regularization = self._regularization()
-            loss = tf.reduce_sum(losses * mask) / num_real + regularization / num_shares
-            scaled_loss = loss * loss_scale
+            loss = tf.reduce_sum(losses * share)
+            if regularization is not None:
+                loss += regularization / num_shares
+            scaled_loss = loss * loss_scale if self._loss_scale.dynamic else loss
         gradients = tape.gradient(scaled_loss, self._trained(), unconnected_gradients="zero")
         self._count(y, outputs, losses, mask, regularization)
         return [tf.convert_to_tensor(gradient) for gradient in gradients], loss
@@ -191,9 +200,11 @@ class ReplicatedModel(EpochLoop):
         else:
             gradients, loss = self._accumulate(rows, num_real, num_shares, loss_scale)
         *gradients, loss = replica.all_reduce(SUM, [*gradients, loss])
-        gradients = [gradient / tf.cast(loss_scale, gradient.dtype) for gradient in gradients]
-        finite = tf.reduce_all([tf.reduce_all(tf.math.is_finite(gradient)) for gradient in gradients])
-        return gradients, loss, finite
+        if self._loss_scale.dynamic:
+            gradients = [gradient / tf.cast(loss_scale, gradient.dtype) for gradient in gradients]
+        # A sum is finite where all its terms are, and takes one pass over the gradient instead of two.
+        sums = [tf.reduce_sum(tf.cast(gradient, tf.float32)) for gradient in gradients]
+        return gradients, loss, tf.reduce_all(tf.math.is_finite(tf.stack(sums)))
 
     def _accumulate(self, rows, num_real, num_shares, loss_scale):
         # Unrolled: batch norm updates its statistics on all replicas at once, which a loop inside one may not enclose.

@@ -79,8 +79,8 @@ def train_few_steps(config: RunConfig, steps: int = NUM_STEPS) -> tuple[dict, di
     import keras
     import tensorflow as tf
 
+    from manyfit import assembly, models, strategy
     from manyfit import data as data_sets
-    from manyfit import fit, models, strategy
 
     place = strategy.make(config.strategy, jit_compile=config.jit_compile)
     # TensorFloat-32, on by default on newer GPUs, rounds products to 10 bits, and not for every batch size alike.
@@ -88,17 +88,17 @@ def train_few_steps(config: RunConfig, steps: int = NUM_STEPS) -> tuple[dict, di
     keras.utils.set_random_seed(config.seed)
     keras.config.set_dtype_policy(config.precision.name)
     data = data_sets.load(config.data)
-    plan = fit.plan_batches(config, data, place)
+    plan = assembly.plan_batches(config, data, place)
     with place.strategy.scope():
         network = models.build(config.model, data)
-        model = fit.compiled(replace(config, steps_per_execution=1), plan, network, data)
+        model = assembly.compiled(replace(config, steps_per_execution=1), plan, network, data)
     losses: list[float] = []
 
     class KeepLosses(keras.callbacks.Callback):
         def on_train_batch_end(self, batch, logs=None):
             losses.append((logs or {})["loss"])
 
-    train, _ = fit.feeds(config, plan, data)
+    train, _ = assembly.feeds(config, plan, data)
     model.fit(train.distribute(place.strategy), steps_per_epoch=steps, callbacks=[KeepLosses()])
     facts = {
         "num_replicas": place.num_replicas,

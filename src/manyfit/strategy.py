@@ -40,6 +40,11 @@ class Place:
         """Whether the replicas are GPUs."""
         return self.devices[0].startswith("GPU")
 
+    @property
+    def gpu_numbers(self) -> tuple[int, ...]:
+        """The GPUs of the replicas as CUDA counts in this process; empty on CPUs."""
+        return tuple(int(device.split()[0].partition(":")[2]) for device in self.devices) if self.on_gpu else ()
+
 
 def make(config: StrategyConfig, *, jit_compile: bool = False) -> Place:
     """The strategy that `config` asks for, on devices that are there.

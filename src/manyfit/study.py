@@ -19,12 +19,17 @@ from typing import Any
 
 from manyfit.errors import ConfigError, UserError
 from manyfit.files import to_json, write_atomically
-from manyfit.processes import end_processes, ending_on_signals, start_process
+from manyfit.killed import close_record, describe
+from manyfit.processes import GRACE_SECONDS, end_processes, ending_on_signals, signal_group, start_process
 from manyfit.record import RECORD_NAME, RunRecord
+from manyfit.sweep_arguments import quoted
 
 POINT_NAME = "point.json"
-KEPT, FINISHED, FAILED = "kept", "finished", "failed"
+KEPT, FINISHED, STOPPED, FAILED = "kept", "finished", "stopped", "failed"
 _POLL_SECONDS = 0.05
+
+ONE_RUNS_OWN = ("WANDB_RUN_ID", "WANDB_RESUME", "WANDB_SWEEP_ID", "WANDB_SWEEP_PARAM_PATH", "MANYFIT_SUPERVISOR")
+"""Variables that would make one W&B run of all the points."""
 
 
 @dataclass(frozen=True)
@@ -53,13 +58,15 @@ class Result:
     """What came of a point.
 
     Args:
-        status: `finished`, `failed`, or `kept`: finished in an earlier start of the study.
+        status: `finished`, `failed`, `stopped` (early, by the study), or `kept`: finished or stopped in an earlier
+            start of the study.
         folder: The run folder.
         log: What the process wrote.
         record: The run's record; None where there is none.
         exit_code: Of the process; negative for the signal that ended it.
         seconds: From its start to its end.
         error: Why it failed, in a line.
+        stopped: Why the study stopped it early; None if it did not.
     """
 
     point: Point
@@ -70,11 +77,12 @@ class Result:
     exit_code: int | None = None
     seconds: float | None = None
     error: str | None = None
+    stopped: str | None = None
 
     @property
     def succeeded(self) -> bool:
-        """Whether it finished, now or earlier."""
-        return self.status in (KEPT, FINISHED)
+        """Whether it finished, or was stopped as not worth finishing, now or earlier."""
+        return self.status in (KEPT, FINISHED, STOPPED)
 
 
 Command = Callable[[Point, Path], Sequence[str]]
@@ -96,9 +104,7 @@ def override(key: str, value: object) -> str:
     text = str(value)
     if re.fullmatch(r"[\w./:+-]+", text):
         return f"{key}={text}"
-    # Hydra reads a backslash as such, except before a quote.
-    escaped = re.sub(r'(\\*)("|$)', lambda match: 2 * match[1] + ('\\"' if match[2] else ""), text)
-    return f'{key}="{escaped}"'
+    return f"{key}={quoted(text)}"
 
 
 def interleaved(points: Sequence[Point], repeats: int) -> list[Point]:
@@ -115,8 +121,12 @@ def run_study(
     environment: Mapping[str, str] | None = None,
     on_start: Callable[[Point], Any] = lambda point: None,
     on_end: Callable[[Result], Any] = lambda result: None,
+    stop_early: Callable[[Point, Path], str | None] = lambda point, folder: None,
 ) -> list[Result]:
     """Run every point that is not finished yet, in order; the results are in the order of the points.
+
+    A list of points is checked before the first of them starts. Any other iterable is asked for the next point once a
+    process is free, so that a search can choose it by the results so far, which it gets through `on_end`.
 
     A point has `folder/LABEL/` with `run/` (after a failure `run-2/`, ...), beside it `run.txt`, all that the process
     wrote, and `point.json`, what was asked. A point that fails stops no other.
@@ -126,26 +136,38 @@ def run_study(
         environment: Variables on top of this process's own.
         on_start: Called with each point that is started.
         on_end: Called with each result, kept ones included.
+        stop_early: Called again and again with each running point and its run folder; a reason ends the run, which
+            then counts as `stopped`.
 
     Raises:
         ConfigError: the folder holds another point of the same name.
         KeyboardInterrupt, SystemExit: the study was told to end (SIGINT; SIGTERM or SIGHUP); its processes have ended.
     """
-    points = list(points)
-    labels = [point.label for point in points]
-    if len(set(labels)) < len(labels):
-        raise ValueError(f"Points of one name: {sorted({label for label in labels if labels.count(label) > 1})}.")
     results: dict[str, Result] = {}
-    for point in points:
-        _claim(point, folder)
-    waiting = list(points)
-    surroundings = {**os.environ, "PYTHONUNBUFFERED": "1", **(environment or {})}
+    if isinstance(points, Sequence):
+        labels = [point.label for point in points]
+        if len(set(labels)) < len(labels):
+            raise ValueError(f"Points of one name: {sorted({label for label in labels if labels.count(label) > 1})}.")
+        for point in points:
+            _claim(point, folder)
+    waiting = iter(points)
+    order: list[str] = []
+    inherited = {name: value for name, value in os.environ.items() if name not in ONE_RUNS_OWN}
+    surroundings = {**inherited, "PYTHONUNBUFFERED": "1", **(environment or {})}
     with ending_on_signals(), contextlib.ExitStack() as stack:
         running: list[_Running] = []
-        stack.callback(lambda: end_processes([one.process for one in running]))
-        while waiting or running:
-            while waiting and len(running) < workers:
-                point = waiting.pop(0)
+        stack.callback(lambda: _end_all(running))
+        exhausted = False
+        while running or not exhausted:
+            while not exhausted and len(running) < workers:
+                point = next(waiting, None)
+                if point is None:
+                    exhausted = True
+                    break
+                if point.label in order:
+                    raise ValueError(f"Points of one name: {point.label}.")
+                order.append(point.label)
+                _claim(point, folder)
                 kept = _kept(point, folder)
                 if kept is not None:
                     results[point.label] = kept
@@ -153,13 +175,16 @@ def run_study(
                     continue
                 on_start(point)
                 running.append(_start(point, folder, command, surroundings))
-            for one in [one for one in running if one.process.poll() is not None]:
+            for one in list(running):
+                if one.process.poll() is None:
+                    one.stop_if(stop_early)
+                    continue
                 running.remove(one)
                 results[one.point.label] = one.result()
                 on_end(results[one.point.label])
             if running:
                 time.sleep(_POLL_SECONDS)
-    return [results[label] for label in labels]
+    return [results[label] for label in order]
 
 
 # --- one point --------------------------------------------------------------------------------------------------------
@@ -171,24 +196,47 @@ class _Running:
     folder: Path
     process: subprocess.Popen
     started: float = field(default_factory=time.monotonic)
+    stopped: str | None = None
+    stopped_at: float = 0.0
+
+    def stop_if(self, stop_early: Callable[[Point, Path], str | None]) -> None:
+        """End the process where it is not worth going on; by force if it takes too long."""
+        if self.stopped is None:
+            self.stopped = stop_early(self.point, self.folder)
+            if self.stopped is not None:
+                self.stopped_at = time.monotonic()
+                signal_group(self.process, signal.SIGTERM)
+        elif time.monotonic() - self.stopped_at > GRACE_SECONDS:
+            end_processes([self.process], grace_seconds=0.0)
 
     def result(self) -> Result:
         """What came of the process, which has ended."""
         seconds, code = time.monotonic() - self.started, self.process.returncode
         end_processes([self.process], grace_seconds=0.0)  # what it may have left behind
-        record, log = _record(self.folder), _log(self.folder)
+        log = _log(self.folder)
+        close_record(self.folder, code, _said(log))
+        record = _record(self.folder)
         good = code == 0 and (record is None or record["status"] == "finished")
-        write_atomically(_outcome(self.folder), to_json({"exit_code": code, "seconds": seconds}) + "\n")
+        stopped = self.stopped if not good else None
+        outcome = {"exit_code": code, "seconds": seconds} | ({"stopped": stopped} if stopped else {})
+        write_atomically(_outcome(self.folder), to_json(outcome) + "\n")
         return Result(
             self.point,
-            FINISHED if good else FAILED,
+            FINISHED if good else STOPPED if stopped else FAILED,
             self.folder,
             log,
             record=record,
             exit_code=code,
             seconds=seconds,
-            error=None if good else _error(code, record, log),
+            error=None if good or stopped else _error(code, record, log),
+            stopped=stopped,
         )
+
+
+def _end_all(running: Sequence[_Running]) -> None:
+    end_processes([one.process for one in running])
+    for one in running:
+        close_record(one.folder, one.process.returncode)
 
 
 def _start(point: Point, folder: Path, command: Command, environment: dict[str, str]) -> _Running:
@@ -245,17 +293,19 @@ def _record(run: Path) -> dict[str, Any] | None:
 
 
 def _kept(point: Point, folder: Path) -> Result | None:
-    """The result of an attempt that finished: its record says so, or without a record its exit code does."""
+    """The result of an attempt that finished or was stopped early: its record or its exit code says so."""
     for run in _attempts(folder / point.label):
         record = _record(run)
         try:
             outcome = json.loads(_outcome(run).read_text(encoding="utf-8"))
         except (OSError, ValueError):
             outcome = {}
+        stopped = outcome.get("stopped")
         good = outcome.get("exit_code") == 0 if record is None else record["status"] == "finished"
-        if good:
-            seconds = outcome.get("seconds")
-            return Result(point, KEPT, run, _log(run), record=record, exit_code=0, seconds=seconds)
+        if good or stopped:
+            code, seconds = 0 if good else outcome.get("exit_code"), outcome.get("seconds")
+            stopped = None if good else stopped
+            return Result(point, KEPT, run, _log(run), record=record, exit_code=code, seconds=seconds, stopped=stopped)
     return None
 
 
@@ -263,9 +313,15 @@ def _error(code: int, record: dict[str, Any] | None, log: Path) -> str:
     """The line that says best why a point failed."""
     if record is not None and record.get("error"):
         return str(record["error"]).splitlines()[0]
-    if code < 0:
-        return f"ended by {signal.Signals(-code).name}"
-    lines = log.read_text(encoding="utf-8", errors="replace").splitlines()[1:]
+    return describe(-code) if code < 0 else _said(log) or f"exit code {code}"
+
+
+def _said(log: Path) -> str | None:
+    """The message of a process that was refused, else the last line that it wrote."""
+    try:
+        lines = log.read_text(encoding="utf-8", errors="replace").splitlines()[1:]
+    except OSError:
+        return None
     said = [line.removeprefix("Error: ") for line in lines if line.startswith("Error: ")]
     said = said or [line for line in lines if line.strip()]
-    return said[-1].strip() if said else f"exit code {code}"
+    return said[-1].strip() if said else None

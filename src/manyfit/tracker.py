@@ -2,7 +2,6 @@
 
 import os
 import shlex
-import struct
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
@@ -12,12 +11,15 @@ from typing import TYPE_CHECKING, Any, Self
 
 from manyfit.config import AUTO, TrackerConfig, WandbConfig
 from manyfit.files import to_plain
+from manyfit.wandb_file import is_complete
 
 if TYPE_CHECKING:
     import keras
 
 MAX_NAME, MAX_TAG = 128, 64
 INIT_SECONDS, FINISH_SECONDS, FLUSH_SECONDS = 30.0, 120.0, 0.5
+NO_GPU = (2**15,)
+"""Indices for W&B that mean no GPU: an empty list would mean all of them."""
 MODES = {
     "online": "online",
     "run": "online",
@@ -44,6 +46,8 @@ class Tracker:
         path: `entity/project/id`, as far as it is known.
         url: Where the run can be seen; None offline.
         sync_command: The line that uploads what is only on disk; None if there is nothing to upload.
+        config: The configuration as the tracker holds it, in which a sweep's values have won; empty where nobody is
+            told, and for a run that goes on, which may be asked something else than before.
     """
 
     def __init__(self, mode: str = "none", *, tensorboard: Path | None = None, notify: Notify = lambda text: None):
@@ -52,6 +56,7 @@ class Tracker:
         self.path: str | None = None
         self.url: str | None = None
         self.sync_command: str | None = None
+        self.config: Mapping[str, Any] = {}
         self._tensorboard = tensorboard
         self._notify = notify
 
@@ -81,6 +86,9 @@ class Tracker:
 
     def write_log(self, text: str) -> None:
         """Tell lines of the log."""
+
+    def note(self, text: str) -> None:
+        """Tell something about the run that its reader should see first, such as why it failed."""
 
     def finish(self, exit_code: int = 0) -> None:
         """Close the tracker; what it was told is on disk afterwards."""
@@ -112,9 +120,12 @@ class WandbTracker(Tracker):
         self.path = "/".join(part for part in (run.entity, run.project, run.id) if part)
         self.url = run.url if mode == "online" else None
         self.sync_command = self._sync_line() if mode == "offline" else None
+        self.config = {} if run.resumed else dict(run.config)
 
     def _sync_line(self) -> str:
-        return f"wandb sync {shlex.quote(str(self.folder))}"
+        # What was begun online is passed over unless it is asked for.
+        online = "--include-online " if self.mode == "online" else ""
+        return f"wandb sync {online}{shlex.quote(str(self.folder))}"
 
     def callbacks(self) -> list["keras.callbacks.Callback"]:
         """W&B's own metrics logger, behind a guard, and TensorBoard's if it was asked for."""
@@ -138,6 +149,14 @@ class WandbTracker(Tracker):
     def write_log(self, text: str) -> None:
         """Write lines to the run's Logs tab."""
         self._attempt(lambda: self._run.write_logs(text))
+
+    def note(self, text: str) -> None:
+        """Add to the run's notes."""
+
+        def add() -> None:
+            self._run.notes = "\n\n".join(part for part in (self._run.notes, text) if part)
+
+        self._attempt(add)
 
     def _attempt(self, action: Callable[[], Any]) -> None:
         if self._working and not self._finished:
@@ -187,6 +206,7 @@ def open_tracker(
     derived: Mapping[str, Any],
     tags: Sequence[str],
     notify: Notify,
+    gpu_indices: Sequence[int] = (),
 ) -> Tracker:
     """The tracker that was asked for, open; where W&B can't be had as asked, the next best one and a notice.
 
@@ -198,6 +218,7 @@ def open_tracker(
         derived: What followed from it (replicas, steps ...): the `derived` section of W&B's config.
         tags: Besides those of the configuration.
         notify: Shows and records a notice.
+        gpu_indices: The GPUs whose system metrics W&B samples, as NVML counts them.
     """
     folder = Path(folder).absolute()
     tensorboard = folder / "tensorboard" if config.tensorboard else None
@@ -218,7 +239,7 @@ def open_tracker(
         }
         while mode != "disabled":
             try:
-                run = _start(mode, options, config.system_metrics_seconds, notify)
+                run = _start(mode, options, _stats_settings(config, gpu_indices), notify)
             except Exception as error:
                 fallback = "offline" if mode == "online" else "disabled"
                 notify(_cannot_start(mode, fallback, error))
@@ -246,7 +267,19 @@ def _project(config: WandbConfig) -> str:
     return config.project
 
 
-def _start(mode: Any, options: Mapping[str, Any], system_metrics_seconds: float, notify: Notify) -> Any:
+def _stats_settings(config: WandbConfig, gpu_indices: Sequence[int]) -> dict[str, Any]:
+    """W&B's settings for its own samples of the machine."""
+    if config.system_metrics_seconds is None:
+        return {"x_disable_stats": True}
+    # W&B does not know which GPUs the run uses: it looks at all of the machine, whatever CUDA_VISIBLE_DEVICES says.
+    return {
+        "x_stats_sampling_interval": config.system_metrics_seconds,
+        "x_stats_gpu_device_ids": list(gpu_indices or NO_GPU),
+        "x_stats_track_process_tree": True,
+    }
+
+
+def _start(mode: Any, options: Mapping[str, Any], stats_settings: Mapping[str, Any], notify: Notify) -> Any:
     """Open the one W&B run of this process."""
     import wandb
 
@@ -260,7 +293,7 @@ def _start(mode: Any, options: Mapping[str, Any], system_metrics_seconds: float,
     wandb.teardown()
     os.environ["WANDB_MODE"] = mode
     settings: dict[str, Any] = {
-        "x_stats_sampling_interval": system_metrics_seconds,
+        **stats_settings,
         # A run that is killed keeps what it logged until just before.
         "x_transaction_log_flush_interval": FLUSH_SECONDS,
         # Otherwise an upload that was given up would look like one that is complete.
@@ -344,33 +377,6 @@ class Environment:
             if name not in self._before:
                 del os.environ[name]
         os.environ.update(self._before)
-
-
-def is_complete(path: Path, num_rows: int) -> bool:
-    """Whether an offline W&B file holds `num_rows` rows of history and the exit code.
-
-    The file is a log of LevelDB: blocks of 32 KiB, in them chunks with a header of 7 bytes (checksum, length, kind).
-    """
-    from wandb.proto.wandb_internal_pb2 import Record  # pyright: ignore[reportAttributeAccessIssue]
-
-    whole, last, middle = 1, 4, 3
-    position, rows, exits, joined = 7, 0, 0, b""
-    try:
-        content = path.read_bytes()
-        while position + 7 <= len(content):
-            left_in_block = 32768 - position % 32768
-            if left_in_block < 7:
-                position += left_in_block
-                continue
-            length, kind = struct.unpack_from("<HB", content, position + 4)
-            joined = (joined if kind in (middle, last) else b"") + content[position + 7 : position + 7 + length]
-            position += 7 + length
-            if kind in (whole, last):
-                record = Record.FromString(joined).WhichOneof("record_type")
-                rows, exits = rows + (record == "history"), exits + (record == "exit")
-    except Exception:  # unreadable is incomplete
-        return False
-    return rows >= num_rows and exits > 0
 
 
 def exit_code_of(error: BaseException | None) -> int:

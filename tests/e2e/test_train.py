@@ -8,9 +8,12 @@ import sys
 import textwrap
 import time
 
+import numpy as np
 import pytest
 
 from manyfit.config import from_yaml
+from manyfit.report.system_samples import read_samples
+from manyfit.wandb_file import files_in, read
 
 SMALL = (
     *("data=synthetic", "data.num_train=40", "data.num_validation=12", "data.image_size=10", "data.num_classes=3"),
@@ -68,6 +71,7 @@ def test_the_screen_shows_header_rows_closing_table_and_last_the_folder(trained)
 def test_the_run_folder_holds_what_it_should(trained):
     names = {path.name for path in trained.folder.iterdir()}
     files = {"config.yaml", "record.json", "epochs.jsonl", "manifest.json", "model.keras", "log.txt"}
+    files |= {"system.jsonl"}
     assert names == files | {"wandb", "tensorboard"}
     log = (trained.folder / "log.txt").read_text()
     assert "strategy: mirrored, 2 replicas" in log and "--- run finished ---" in log
@@ -89,7 +93,7 @@ def test_the_record_has_the_keys_that_other_work_relies_on(trained):
         assert keys <= set(record[section]), section
     assert {"schema", "status", "rehearsal", "versions", "host", "command", "epochs"} <= set(record)
     row = {"epoch", "loss", "accuracy", "val_loss", "val_accuracy", "learning_rate"}
-    row |= {"train_seconds", "validation_seconds", "images_per_second"}
+    row |= {"train_seconds", "validation_seconds", "images_per_second", "elapsed_seconds"}
     assert all(set(epoch) == row for epoch in record["epochs"])
     assert (record["status"], record["rehearsal"], record["exit_code"]) == ("finished", False, 0)
     assert record["data"]["class_names"] == ["class_0", "class_1", "class_2"]
@@ -138,6 +142,82 @@ def test_wandb_holds_config_rows_and_exit_code(trained):
     for row, wanted in zip(rows, record["epochs"], strict=True):
         assert {name: row[f"epoch/{name}"] for name in wanted} == wanted
     assert summary["summary"]["best/val_accuracy"] == record["best"]["val_accuracy"]
+
+
+def test_the_machine_is_sampled_in_every_phase(trained):
+    samples, problem = read_samples(trained.folder)
+    assert problem is None
+    system = trained.record["system"]
+    assert {one["phase"] for one in samples} == {"start", "train", "validation", "end"} == set(system["phases"])
+    assert all(one["gpus"] == [] for one in samples)
+    assert (system["gpu"], system["gpu_note"]) == (None, "no GPU samples: the run uses no GPU")
+    assert (system["num_samples"], system["energy_watt_hours"]) == (len(samples), None)
+    assert not any(name.startswith("gpu") for phase in system["phases"].values() for name in phase)
+    assert system["phases"]["train"]["process_memory_bytes"]["mean"] > 1e8
+    epochs = trained.record["epochs"]
+    assert system["seconds"]["validation"] == pytest.approx(sum(row["validation_seconds"] for row in epochs), rel=0.5)
+    assert epochs[-1]["elapsed_seconds"] < trained.record["timing"]["total_seconds"]
+    summary = read(files_in(trained.folder)[0]).summary
+    assert summary["system/train/cpu_percent"] == system["phases"]["train"]["cpu_percent"]["mean"]
+
+
+@pytest.mark.slow
+def test_four_gpus_are_sampled_alike_in_our_file_the_record_and_wandb(script, nvml_stub, tmp_path):
+    folder, seconds = tmp_path / "run", 2.0
+    done = script(
+        "train.py",
+        *SMALL[:-1],
+        *TWO_REPLICAS,
+        *("data.num_train=4000", "epochs=6", "tracker.mode=offline", "tracker.system_metrics_seconds=0.2"),
+        *("tracker.system_metrics_gpus=all", f"hydra.run.dir={folder}"),
+        WANDB_MODE="",
+        **nvml_stub.environment(gpus=4, seconds=seconds),
+    )
+    assert done.returncode == 0, done.stderr
+    names = {
+        "utilization_percent": "gpu",
+        "memory_utilization_percent": "memory",
+        "memory_used_bytes": "memoryAllocatedBytes",
+        "power_watts": "powerWatts",
+        "temperature_celsius": "temp",
+        "sm_clock_megahertz": "smClock",
+        "memory_clock_megahertz": "memoryClock",
+    }
+
+    def agrees(index, read_at, values):
+        # A sample has one time for many readings, which take a while on a busy machine.
+        around = [nvml_stub.expected(index, read_at + late, seconds) for late in (-1.0, 0.0, 1.0)]
+        for name in names:
+            assert values[name] in [one[name] for one in around], (index, read_at, name)
+
+    ours, problem = read_samples(folder)
+    assert problem is None
+    assert len({one["gpus"][0]["utilization_percent"] for one in ours}) > 1
+    for sample in ours:
+        assert [gpu["index"] for gpu in sample["gpus"]] == [0, 1, 2, 3]
+        for gpu in sample["gpus"]:
+            agrees(gpu["index"], sample["time"], gpu)
+    found = read(files_in(folder)[0])
+    assert (found.notes, found.exit_code) == ([], 0)
+    theirs = [sample for sample in found.system if "gpu.0.gpu" in sample]
+    assert len(theirs) >= 3
+    for sample in theirs:
+        for index in range(4):
+            agrees(index, sample["time"], {name: sample[f"gpu.{index}.{other}"] for name, other in names.items()})
+    system = json.loads((folder / "record.json").read_text())["system"]
+    assert (system["gpu"], system["gpu_note"], system["gpu_indices"]) == ("4 x Stub GPU", None, [0, 1, 2, 3])
+    train = [one for one in ours if one["phase"] == "train"]
+    for index in range(4):
+        utilization = [one["gpus"][index]["utilization_percent"] for one in train]
+        both = system["phases"]["train"][f"gpu.{index}.utilization_percent"]
+        assert min(utilization) <= both["mean"] <= both["p95"] <= max(utilization)
+    # An independent sum: every GPU's power by NumPy's trapezoidal rule over all samples.
+    elapsed = [one["elapsed_seconds"] for one in ours]
+    watts = [sum(gpu["power_watts"] for gpu in one["gpus"]) for one in ours]
+    assert system["energy_watt_hours"] == pytest.approx(np.trapezoid(watts, elapsed) / 3600)
+    joules = system["energy_watt_hours_of_phases"]["train"] * 3600
+    assert system["joules_per_image"] == pytest.approx(joules / (6 * 4000))
+    assert found.summary["system/joules_per_image"] == pytest.approx(system["joules_per_image"])
 
 
 def test_tensorboard_has_its_logs(trained):
@@ -221,6 +301,7 @@ def test_sigterm_ends_with_143_and_a_closed_record(start_script, finish_script, 
     record = json.loads((folder / "record.json").read_text())
     assert (record["status"], record["exit_code"]) == ("stopped", 143)
     assert len(record["epochs"]) >= 1
+    assert record["system"]["seconds"]["train"] > 0
     assert done.stdout.splitlines()[-1] == str(folder)
     assert (folder / "model.keras").exists()
 
@@ -297,6 +378,8 @@ def test_the_rehearsal_learns_and_says_what_it_is(script, tmp_path):
     assert len([line for line in lines if line.startswith("REHEARSAL: ")]) == 2
     assert any("rehearsal backbone" in line for line in lines)
     assert "rehearsal" in json.loads(inspected(folder, "--summary"))["tags"]
+    features = record["system"]["seconds"]["features"]
+    assert features == pytest.approx(record["timing"]["prepare_seconds"], abs=1.0)
 
 
 # --- real pictures, where they are ----------------------------------------------------------------------------------

@@ -156,3 +156,22 @@ def test_the_check_of_logical_cpus_passes_on_a_gpu_machine(num_gpus):
     done = script("check.py", "data=synthetic", "model=small_cnn", *arguments)
     assert done.returncode == 0, done.stderr
     assert "PASS: 2 replicas" in done.stdout
+
+
+def test_the_samples_are_of_the_gpu_that_trains(num_gpus, tmp_path, monkeypatch):
+    import pynvml
+
+    pynvml.nvmlInit()
+    last = pynvml.nvmlDeviceGetCount() - 1
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", pynvml.nvmlDeviceGetUUID(pynvml.nvmlDeviceGetHandleByIndex(last)))
+    pynvml.nvmlShutdown()
+    folder = tmp_path / "run"
+    done = script("train.py", *SMALL, "tracker.system_metrics_seconds=0.2", f"hydra.run.dir={folder}")
+    assert done.returncode == 0, done.stderr
+    record = json.loads((folder / "record.json").read_text())
+    system = record["system"]
+    assert (system["gpu_indices"], system["gpu_note"]) == ([last], None), record["notices"]
+    train = system["phases"]["train"]
+    assert train[f"gpu.{last}.memory_used_bytes"]["mean"] > 1e8
+    assert train[f"gpu.{last}.power_watts"]["mean"] > 5
+    assert system["joules_per_image"] > 0

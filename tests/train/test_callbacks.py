@@ -3,6 +3,7 @@
 import io
 import json
 import math
+import threading
 import time
 
 import keras
@@ -11,12 +12,16 @@ import pytest
 import tensorflow as tf
 
 from manyfit.callbacks.best_model import BestModel
+from manyfit.callbacks.early_stop import EarlyStopping
 from manyfit.callbacks.guarded import Guarded
 from manyfit.callbacks.progress import EpochProgress
+from manyfit.callbacks.stop import StopOnSignal, Stopped
 from manyfit.callbacks.tensorboard import TensorBoardRows
 from manyfit.callbacks.throughput import EpochRows
+from manyfit.callbacks.watchdog import Watchdog
+from manyfit.config import EarlyStoppingConfig
 from manyfit.console import Console
-from manyfit.errors import TrainingError
+from manyfit.errors import ConfigError, TrainingError
 from manyfit.record import RunRecord
 
 NAN = float("nan")
@@ -46,7 +51,7 @@ def record(tmp_path):
 
 def rows_of(record, clock, **changes):
     sizes = {"num_train": 37, "steps_per_epoch": 5, "global_batch_size": 8, **changes}
-    return EpochRows(record, clock=clock, **sizes)
+    return EpochRows(record, clock=clock, elapsed=lambda: clock.now - 50, **sizes)
 
 
 def run_epoch(callbacks, clock, epoch, calls, logs, validation_seconds=None):
@@ -98,7 +103,10 @@ def test_speed_counts_real_examples_without_warm_up_and_validation(record):
         "train_seconds",
         "validation_seconds",
         "images_per_second",
+        "elapsed_seconds",
     ]
+    assert (first["elapsed_seconds"], second["elapsed_seconds"]) == (69.0, 78.0)
+    assert rows.num_trained == 2 * 37
 
 
 def test_an_epoch_of_one_warm_up_call_has_no_speed_and_unknown_is_null(record, tmp_path):
@@ -115,9 +123,15 @@ def test_an_epoch_of_one_warm_up_call_has_no_speed_and_unknown_is_null(record, t
 
 def test_a_run_that_goes_on_within_an_epoch_counts_its_own_steps(record):
     clock = Clock()
-    callbacks = listed(rows_of(record, clock))
+    rows = rows_of(record, clock)
+    callbacks = listed(rows)
     callbacks.on_train_begin()
     run_epoch(callbacks, clock, 3, [(2, 2, 10.0), (3, 4, 2.0)], LOGS)
+    assert rows.num_trained == 37 - 16
+    callbacks.on_epoch_begin(4)
+    callbacks.on_train_batch_begin(0)
+    callbacks.on_train_batch_end(1)
+    assert rows.num_trained == 37 - 16 + 16
     assert record.data["epochs"][0]["images_per_second"] == pytest.approx((37 - 24) / 2.0)
     assert record.data["epochs"][0]["epoch"] == 4
 
@@ -145,10 +159,12 @@ def test_the_learning_rate_is_the_optimizers(record):
 # --- best model -----------------------------------------------------------------------------------------------------
 
 
-def best_of(record, tmp_path, epochs, **options):
+def best_of(record, tmp_path, epochs, state=None, **options):
     """The epochs at which a model was saved, and the callback."""
     saved = []
     best = BestModel(record, tmp_path / "model.keras", lambda path: path.write_text("model"), **options)
+    if state is not None:
+        best.set_state(state)
     best.on_train_begin()
     for epoch, logs in enumerate(epochs):
         (tmp_path / "model.keras").unlink(missing_ok=True)
@@ -194,7 +210,7 @@ def test_without_validation_the_last_epoch_counts(record, tmp_path):
 
 def test_a_run_that_goes_on_keeps_its_earlier_best(record, tmp_path):
     earlier = {"epoch": 1, "val_accuracy": 0.8, "val_loss": 0.5}
-    saved, _ = best_of(record, tmp_path, [metrics(0.7, 0.4), metrics(0.9, 0.4)], best=earlier)
+    saved, _ = best_of(record, tmp_path, [metrics(0.7, 0.4), metrics(0.9, 0.4)], state={"best": earlier})
     assert saved == [2]
 
 
@@ -348,3 +364,77 @@ def test_the_cost_of_a_step_is_small(record, tmp_path):
         callbacks.on_train_batch_begin(step)
         callbacks.on_train_batch_end(step, {"loss": 1.0, "accuracy": 0.5})
     assert (time.process_time() - began) / 2000 < 1e-3
+
+
+# --- ends that nobody asked for, and those that somebody did ----------------------------------------------------------
+
+
+class Model:
+    stop_training = False
+
+
+def stopping(values, **options):
+    """The epoch after which a training with these values of val_loss stops; None if it does not."""
+    told = []
+    stop = EarlyStopping(EarlyStoppingConfig(metric="val_loss", **options), told.append)
+    stop.set_model(Model())
+    for epoch, value in enumerate(values):
+        stop.on_epoch_end(epoch, {"val_loss": value})
+        if stop.model.stop_training:
+            assert len(told) == 1
+            return epoch + 1
+    return None
+
+
+def test_early_stopping_counts_the_epochs_since_the_best():
+    assert stopping([3.0, 2.0, 2.5, 2.5, 1.0], patience=2) == 4
+    assert stopping([3.0, 2.0, 2.5, 1.9, 2.5, 2.5], patience=2) == 6
+    assert stopping([3.0, 2.0, 1.95, 1.91], patience=2, min_delta=0.1) == 4
+    assert stopping([1.0, 2.0, 3.0], patience=2, mode="max") is None
+    assert stopping([NAN, NAN], patience=2) is None
+    assert stopping([NAN, NAN, NAN], patience=2) == 3
+
+
+def test_early_stopping_goes_on_from_its_state():
+    first = EarlyStopping(EarlyStoppingConfig(metric="val_loss", patience=2), lambda text: None)
+    first.set_model(Model())
+    first.on_epoch_end(0, {"val_loss": 1.0})
+    first.on_epoch_end(1, {"val_loss": 2.0})
+    second = EarlyStopping(EarlyStoppingConfig(metric="val_loss", patience=2), lambda text: None)
+    second.set_model(Model())
+    second.set_state(first.get_state())
+    second.on_epoch_end(2, {"val_loss": 2.0})
+    assert second.model.stop_training
+
+
+def test_early_stopping_refuses_a_metric_that_no_epoch_has():
+    stop = EarlyStopping(EarlyStoppingConfig(metric="val_acc"), lambda text: None)
+    with pytest.raises(ConfigError, match="Choices: loss, accuracy, val_loss, val_accuracy"):
+        stop.check(["loss", "accuracy"])
+
+
+def test_the_watchdog_ends_what_stands_still_and_says_where():
+    told, left = [], threading.Event()
+    with Watchdog(0.3 / 60 / 3, lambda *words: told.append(words), leave=lambda code: left.set()):
+        assert left.wait(10)
+    reason, where = told[0]
+    assert "watchdog.minutes" in reason
+    assert "test_the_watchdog_ends_what_stands_still_and_says_where" in where
+
+
+def test_the_watchdog_lets_what_moves_go_on():
+    left = threading.Event()
+    with Watchdog(0.5 / 60, lambda *words: None, leave=lambda code: left.set()) as watchdog:
+        for batch in range(12):
+            watchdog.on_train_batch_end(batch)
+            time.sleep(0.1)
+    assert not left.is_set()
+
+
+def test_a_time_limit_stops_at_the_end_of_a_call():
+    seconds = iter([50.0, 61.0])
+    stop = StopOnSignal(1.0, elapsed=lambda: next(seconds))
+    stop.on_train_batch_end(0)
+    with pytest.raises(Stopped, match="max_minutes=1") as caught:
+        stop.on_train_batch_end(1)
+    assert caught.value.exit_code == 75

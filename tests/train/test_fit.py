@@ -108,7 +108,15 @@ def test_the_default_folder_is_named_after_what_runs(finished):
 def test_the_folder_holds_everything_and_the_record_is_on_disk(finished):
     record, _ = finished
     names = {path.name for path in record.folder.iterdir()}
-    assert names == {"config.yaml", "record.json", "epochs.jsonl", "manifest.json", "model.keras", "log.txt"}
+    assert names == {
+        "config.yaml",
+        "record.json",
+        "epochs.jsonl",
+        "manifest.json",
+        "model.keras",
+        "log.txt",
+        "system.jsonl",
+    }
     assert RunRecord.load(record.folder).data == record.data
     assert record.data["status"] == "finished" and record.data["exit_code"] == 0
     rows = [json.loads(line) for line in (record.folder / "epochs.jsonl").read_text().splitlines()]

@@ -204,6 +204,7 @@ before = [variable.numpy() for variable in model.network.variables]
 traces = model._train_steps.experimental_get_tracing_count()
 numbers = measure(model, dataset, step_seconds=0.01, steps_per_call=2)
 assert all(value is not None for value in numbers.values()), numbers
+assert numbers["step_seconds_with_barrier"] > 0
 assert model._train_steps.experimental_get_tracing_count() == traces
 for variable, value in zip(model.network.variables, before):
     for replica in place.experimental_local_results(variable.value):

@@ -17,11 +17,11 @@ from manyfit.tracker import (
     NullTracker,
     WandbTracker,
     exit_code_of,
-    is_complete,
     open_tracker,
     resolve_mode,
     short_tags,
 )
+from manyfit.wandb_file import files_in, is_complete, read
 
 
 @pytest.fixture(autouse=True)
@@ -90,9 +90,53 @@ def test_an_offline_run_holds_config_rows_summary_and_exit_code(tmp_path, no_acc
     assert [row.get("epoch/epoch") for row in rows] == [1, 2, 3, None]
     assert all("epoch/loss" in row and "epoch/val_loss" in row for row in rows[:3])
     assert any(record["type"] == "stats" for record in records)
+    # Our own reader finds what W&B's does.
+    [path] = files_in(tmp_path)
+    ours = read(path)
+    assert (ours.run["name"], ours.run["tags"], ours.run["run_id"]) == (found["name"], found["tags"], tracker.run_id)
+    assert ours.config == {key: value for key, value in found["config"].items() if key != "_wandb"}
+    assert (ours.history, ours.exit_code, ours.notes) == (rows, 0, [])
+    assert {key: ours.summary[key] for key in ("epoch/loss", "best/val_accuracy", "lone")} == {
+        key: found["summary"][key] for key in ("epoch/loss", "best/val_accuracy", "lone")
+    }
+    samples = [record["stats"] for record in records if record["type"] == "stats"]
+    assert len(ours.system) == len(samples)
     # Everything W&B wrote is in the run folder, and its environment is gone.
     assert [path for path in no_account.rglob("*") if "wandb" in path.name] == []
     assert [name for name in os.environ if name.startswith("WANDB_")] == []
+
+
+def test_large_values_fill_blocks_that_both_readers_understand(tmp_path):
+    texts = {str(number): "x" * (number * 7919 % 50_000) for number in range(12)}
+    with opened(tmp_path, config_dict={"texts": texts}) as tracker:
+        for step in range(300):
+            tracker.log({"step": step, "text": "y" * (step * 37 % 500)})
+    ours = read(files_in(tmp_path)[0])
+    assert (ours.notes, ours.exit_code, ours.config["texts"]) == ([], 0, texts)
+    assert [(row["step"], len(row["text"])) for row in ours.history] == [(step, step * 37 % 500) for step in range(300)]
+
+
+@pytest.mark.slow
+def test_wandb_samples_the_gpus_of_the_run_alone(tmp_path, nvml_stub):
+    code = f"""
+        import time
+        from pathlib import Path
+        from manyfit.config import WandbConfig
+        from manyfit.tracker import open_tracker
+        from manyfit.wandb_file import files_in, read
+        for indices, seconds in (((1, 3), 0.2), ((), 0.2), ((0,), None)):
+            folder = Path({str(tmp_path)!r}) / str(len(indices)) / str(seconds)
+            folder.mkdir(parents=True)
+            with open_tracker(WandbConfig(mode="offline", system_metrics_seconds=seconds), folder=folder, run_name="x",
+                              config_dict={{}}, derived={{}}, tags=[], notify=print, gpu_indices=indices):
+                time.sleep(1.5)
+            system = read(files_in(folder)[0]).system
+            print(sorted({{name for sample in system for name in sample if name.endswith(".gpu")}}), len(system) > 0)
+    """
+    environment = {**os.environ, **nvml_stub.environment()}
+    command = [sys.executable, "-c", textwrap.dedent(code)]
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, check=True)
+    assert done.stdout.splitlines() == ["['gpu.1.gpu', 'gpu.3.gpu'] True", "[] True", "[] False"]
 
 
 def test_an_exception_is_recorded_and_passed_on(tmp_path):

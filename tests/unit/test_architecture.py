@@ -36,13 +36,31 @@ LIGHT = (
     "ablation",
     "batch_search",
     "batch_child",
+    "scaling",
+    "scaling_plan",
+    "scaling_report",
+    "wandb_file",
+    "system",
+    "killed",
+    "multirun",
+    "sweep_arguments",
+    "sweep_check",
+    "sweep_command",
+    "sweep_file",
+    "sweep_local",
+    "sweep_report",
+    "sweep_search",
+    "sweep_structure",
+    "sweep_run",
 )
 """The modules that answer in about a second: neither they nor what they import may import TensorFlow."""
 
 RANKS = {
     **dict.fromkeys(("", "errors", "files", "processes", "schema", "config", "batch", "schedule", "record"), 0),
     **dict.fromkeys(("evaluation", "fit", "self_check", "study", "ablation", "batch_probe"), 2),
-    **dict.fromkeys(("command", "overrides"), 3),
+    **dict.fromkeys(("scaling", "scaling_plan", "scaling_report"), 2),
+    **dict.fromkeys(("sweep_local", "sweep_run"), 2),
+    **dict.fromkeys(("command", "overrides", "multirun", "sweep_check", "sweep_command"), 3),
 }
 """Imports point to the same rank or a lower one: 0 what was asked and what happened, 1 (the rest) the parts of a
 run, 2 what puts them in order, 3 how scripts call it."""

@@ -77,9 +77,9 @@ BAD = [
     (["~optimizer"], "cannot be taken away", "another value"),
     (["~optimizer.learning_rate"], "cannot be taken away", "another value"),
     (["optimizer=sgd", "optimizer=adam"], "optimizer is given twice: optimizer=sgd and optimizer=adam", "once"),
-    (["optimizer=adam,sgd"], "several values", "wandb sweep"),
+    (["optimizer=adam,sgd"], "several values", "add --multirun (-m)"),
     (["epochs=1,2"], "several values", "'epochs=[1,2]'"),
-    (["epochs=range(1,3)"], "several values", "shell loop"),
+    (["epochs=range(1,3)"], "several values", "wandb sweep"),
     (["epochs"], "epochs has no '='", "Write epochs=VALUE."),
     (["mirrored"], "mirrored has no '='", "Write strategy=mirrored."),
     ([""], "has no '='", "KEY=VALUE"),
@@ -99,8 +99,11 @@ BAD = [
     (["--cfg", "job", "--info"], "--cfg and --info exclude each other", "one of them"),
     (["--resolve"], "--resolve goes with --cfg", "--cfg job --resolve"),
     (["--config-name", "nothing"], "nothing", "--cfg job"),
-    (["-m", "epochs=1,2"], "--multirun is not available", "wandb sweep"),
-    (["--multirun"], "--multirun is not available", "shell loop"),
+    (["-m", "epochs=1,2"], "takes no --multirun", "goes with src/train.py"),
+    (["-m", "epochs=1,2", "--cfg", "job"], "--multirun and --cfg exclude each other", "one of them"),
+    (["hydra.sweep.dir=x"], "is the folder of many runs", "hydra.run.dir=PATH"),
+    (["--sweep-parameters"], "has no file", "${args_json_file}"),
+    (["--sweep-parameters", "nowhere.json"], "cannot be read", "${args_json_file}"),
     (["epochs=abc"], "epochs=abc has the wrong type", "whole number"),
     (["epochs=0"], "epochs=0 is out of range", ">= 1"),
 ]
@@ -128,6 +131,15 @@ def test_what_is_right_runs(call, tmp_path, arguments):
 @pytest.mark.parametrize(("returned", "code"), [(None, 0), (0, 0), (75, 75), (143, 143)])
 def test_the_exit_code_is_what_the_task_returns(call, returned, code):
     assert call(task=lambda composed: returned)[0] == code
+
+
+def test_many_runs_are_asked_of_whom_the_script_names(monkeypatch, capsys):
+    asked = []
+    monkeypatch.setattr(sys, "argv", ["src/train.py", "-m", "epochs=1,2", "--config-dir", "more"])
+    with pytest.raises(SystemExit) as exit_:
+        hydra_command(many=lambda arguments: asked.append(arguments) or 75)(lambda composed: 0)()
+    assert exit_.value.code == 75 and capsys.readouterr() == ("", "")
+    assert [(one.overrides, one.config_dir) for one in asked] == [(["epochs=1,2"], "more")]
 
 
 @pytest.mark.parametrize(("error", "code"), [(UserError, 1), (TrainingError, 1), (DataError, 2)])

@@ -144,6 +144,9 @@ def test_a_record_with_missing_parts_is_shown():
     assert rows["epochs"] == "none was finished"
     assert rows["time"] == "-"
     assert dict(summary_rows({"epochs": [{"epoch": 1, "images_per_second": None}]}))["images/s"].startswith("-")
+    assert "GPUs" not in dict(summary_rows({"epochs": [], "system": {"gpu": None, "phases": {}}}))
+    sampled = {"gpu": "2 x A100", "phases": {"train": {}}, "energy_watt_hours": None, "joules_per_image": None}
+    assert dict(summary_rows({"epochs": [], "system": sampled}))["GPUs"] == "2 x A100"
 
 
 def test_many_classes_are_shortened():

@@ -21,7 +21,6 @@ class BestModel(keras.callbacks.Callback):
         record: Gets `best`: epoch (from 1), val_accuracy, val_loss.
         path: Where the model goes, ending in `.keras`.
         save: Writes the whole model to the path that it is given.
-        best: The best so far of a run that goes on.
         notify: Told when the run ends and no epoch could count as best.
     """
 
@@ -31,16 +30,24 @@ class BestModel(keras.callbacks.Callback):
         path: Path,
         save: Callable[[Path], Any],
         *,
-        best: dict[str, Any] | None = None,
         notify: Callable[[str], None] | None = None,
     ):
         super().__init__()
         self.record = record
         self.path = Path(path)
-        self.best: dict[str, Any] = dict(best or {})
+        self.best: dict[str, Any] = {}
         self._save = save
         self._notify = notify or (lambda text: None)
         self._epochs_seen = 0
+
+    def get_state(self) -> dict[str, Any]:
+        """The best so far."""
+        return {"best": self.best}
+
+    def set_state(self, state: dict[str, Any]) -> None:
+        """Go on from there."""
+        self.best = dict(state["best"])
+        self.record.data["best"] = dict(self.best)
 
     def on_epoch_end(self, epoch: int, logs: dict | None = None) -> None:
         """Save the model if this epoch is the best so far.

@@ -12,14 +12,18 @@ from typing import Any, Protocol
 
 import keras
 
+from manyfit.processes import process_seconds
+
 ROW_METRICS = ("loss", "accuracy", "val_loss", "val_accuracy")
-MEASURED = ("train_seconds", "validation_seconds", "images_per_second")
+MEASURED = ("train_seconds", "validation_seconds", "images_per_second", "elapsed_seconds")
 MOST_CALLS = 100_000
 """Calls whose times are kept, the last ones: enough for any percentile, and no memory to speak of."""
 
 
 class Record(Protocol):
     """The part of the run's record that the callbacks write."""
+
+    data: dict[str, Any]
 
     def update(self, section: str, **values: Any) -> Any:
         """Merge values into a section."""
@@ -45,6 +49,7 @@ class EpochRows(keras.callbacks.Callback):
         global_batch_size: Examples a step, over all replicas and micro-batches.
         num_replicas: Replicas that share them.
         clock: Seconds from any fixed moment.
+        elapsed: Seconds since the process began: `elapsed_seconds` of a row, at the end of its epoch.
     """
 
     def __init__(
@@ -56,6 +61,7 @@ class EpochRows(keras.callbacks.Callback):
         global_batch_size: int,
         num_replicas: int = 1,
         clock: Callable[[], float] = time.perf_counter,
+        elapsed: Callable[[], float] = process_seconds,
     ):
         super().__init__()
         self.record = record
@@ -67,8 +73,13 @@ class EpochRows(keras.callbacks.Callback):
         self._calls: deque[tuple[int, float]] = deque(maxlen=MOST_CALLS)
         self._call_started = 0.0
         self._clock = clock
+        self._elapsed = elapsed
+        self._num_trained = 0
         self._warm = False
         self._started = clock()
+        self._resumed_train_seconds = 0.0
+        self._earlier_train_seconds = 0.0
+        self._is_open = False
         self._begin_epoch()
 
     def _begin_epoch(self) -> None:
@@ -79,6 +90,16 @@ class EpochRows(keras.callbacks.Callback):
         self._validation_started: float | None = None
         self._validation_seconds: float | None = None
 
+    def get_state(self) -> dict[str, Any]:
+        """The seconds that the training of the epoch that runs has taken so far."""
+        seconds = self._trained_until - self._epoch_started + self._earlier_train_seconds
+        return {"train_seconds": seconds if self._is_open else 0.0}
+
+    def set_state(self, state: dict[str, Any]) -> None:
+        """Go on from there; the rows of earlier epochs are those of the record."""
+        self._resumed_train_seconds = float(state["train_seconds"])
+        self.rows = [{name: None for name in MEASURED} | row for row in self.record.data["epochs"]]
+
     def on_train_begin(self, logs: dict | None = None) -> None:
         """Start the clock of the first call."""
         self._started = self._clock()
@@ -86,6 +107,8 @@ class EpochRows(keras.callbacks.Callback):
     def on_epoch_begin(self, epoch: int, logs: dict | None = None) -> None:
         """Start the clocks of an epoch."""
         self._begin_epoch()
+        self._is_open = True
+        self._earlier_train_seconds, self._resumed_train_seconds = self._resumed_train_seconds, 0.0
 
     def on_train_batch_begin(self, batch: int, logs: dict | None = None) -> None:
         """Note the step at which the epoch begins: not 0 in a run that goes on in the middle of one."""
@@ -124,6 +147,11 @@ class EpochRows(keras.callbacks.Callback):
             return min(self.num_train, step * self.global_batch_size)
 
         return max(0, before(next_step) - before(first_step))
+
+    @property
+    def num_trained(self) -> int:
+        """Real examples trained on so far, in every epoch anew."""
+        return self._num_trained + self.examples_between(self._first_step or 0, self._next_step)
 
     def images_per_second(self) -> float | None:
         """Speed of the epoch so far; None before anything but the warm-up has run."""
@@ -167,10 +195,13 @@ class EpochRows(keras.callbacks.Callback):
             "epoch": epoch + 1,
             **{name: finite(logs.get(name)) for name in ROW_METRICS},
             "learning_rate": finite(logs.get("learning_rate", learning_rate_of(self.model))),
-            "train_seconds": self._trained_until - self._epoch_started,
+            "train_seconds": self._trained_until - self._epoch_started + self._earlier_train_seconds,
             "validation_seconds": self._validation_seconds,
             "images_per_second": self.images_per_second(),
+            "elapsed_seconds": self._elapsed(),
         }
+        self._num_trained, self._first_step = self.num_trained, self._next_step
+        self._is_open = False
         self.rows.append(row)
         self.record.add_epoch(row)
         logs.update({name: row[name] for name in MEASURED if row[name] is not None})

@@ -62,6 +62,7 @@ def judge(
             `step_seconds_cached`: the same, on data that is there already (required);
             `input_seconds`: the input alone, as fast as it comes;
             `step_seconds_without_all_reduce`: as cached, no replica waiting for another;
+            `step_seconds_with_barrier`: as cached, waiting for each other and summing nothing (kept, not judged);
             `launch_seconds`: the fixed cost of a step, reductions left out.
         settings: The run's dotted keys and their values, so that nothing is advised that does not exist or is set.
 

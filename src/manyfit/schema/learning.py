@@ -1,4 +1,4 @@
-"""The groups `optimizer`, `schedule`, `precision` and the section `ema`: how a model learns."""
+"""The groups `optimizer`, `schedule`, `precision`, the sections `ema` and `early_stopping`: how a model learns."""
 
 from dataclasses import dataclass, field
 
@@ -157,3 +157,25 @@ class EMAConfig:
     def __post_init__(self) -> None:
         if self.decay is not None and not 0 < self.decay < 1:
             raise ConfigError(f"ema.decay={self.decay} is out of range.", "Give a number between 0 and 1: 0.999.")
+
+
+@dataclass
+class EarlyStoppingConfig:
+    """When a training that no longer gets better ends.
+
+    Args:
+        metric: A metric of the epochs, such as `val_loss`; None for never.
+        patience: Epochs without a better value after which it ends.
+        min_delta: By how much a value must be better.
+        mode: `min` or `max`: whether low or high values are good; `auto` goes by the name.
+    """
+
+    metric: str | None = None
+    patience: int = 5
+    min_delta: float = 0.0
+    mode: str = "auto"
+
+    def __post_init__(self) -> None:
+        at_least("early_stopping.patience", self.patience, 1)
+        at_least("early_stopping.min_delta", self.min_delta, 0)
+        one_of("early_stopping.mode", self.mode, ("auto", "min", "max"))
