@@ -12,7 +12,7 @@ import sys
 from hydra.core.hydra_config import HydraConfig
 from omegaconf import DictConfig
 
-from manyfit.command import hydra_command, repository_root, requested_run_dir
+from manyfit.command import hydra_command, outputs_folder, requested_run_dir
 from manyfit.config import check
 from manyfit.console import Console
 from manyfit.record import make_run_folder
@@ -38,7 +38,7 @@ def main() -> None:
         overrides = HydraConfig.get().overrides
         passed_on = [text for text in overrides.hydra if text.startswith("hydra.searchpath=")]
         plan = make_plan(words, config, [*passed_on, *overrides.task])
-        folder = asked or make_run_folder(None, repository_root() / "outputs", "scale")
+        folder = asked or make_run_folder(None, outputs_folder(), "scale")
         plan = plan.of_folder(folder)
         for line in plan.says:
             console.print(line)

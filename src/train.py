@@ -7,10 +7,10 @@ With `-m` (--multirun) every combination of values that commas part is trained, 
 from omegaconf import DictConfig
 
 from manyfit.command import asked_overrides, hydra_command, outputs_folder, requested_run_dir
-from manyfit.config import check
+from manyfit.config import WandbConfig, check
 from manyfit.console import Console
 from manyfit.multirun import run_many
-from manyfit.quiet import quiet_tensorflow
+from manyfit.quiet import imported_beside, quiet_tensorflow
 from manyfit.record import check_unused
 from manyfit.resume import Finished, resolve
 from manyfit.sweep_run import arrived, is_agents_child, run_supervised
@@ -31,7 +31,8 @@ def main(composed: DictConfig) -> int:
     if is_agents_child():
         return run_supervised(outputs_folder(), folder)
     console = Console(live=False if config.verbose else None)
-    with quiet_tensorflow(config.verbose):
+    wandb = "wandb" if isinstance(config.tracker, WandbConfig) else None
+    with quiet_tensorflow(config.verbose), imported_beside(wandb):
         from manyfit import fit
     record = fit.run(config, outputs=outputs_folder(), folder=folder, console=console)
     print(record.folder)

@@ -10,6 +10,7 @@ from pathlib import Path
 from manyfit import data as data_sets
 from manyfit import models
 from manyfit.array_store import ArrayStore
+from manyfit.bar import Bar
 from manyfit.config import RunConfig
 from manyfit.console import Console
 from manyfit.data import decoded
@@ -98,8 +99,14 @@ class Caches:
         )
         started = time.perf_counter()
         store = ArrayStore(self.store_folder, self.limit_bytes, notify)  # open until the process ends: in use
-        prepared = self._features(data, place, store, notify, check) if self.features.use else None
-        prepared = prepared or self._pixels(data, store, check)
+        with Bar(console, self.work.removeprefix("the "), "images") as bar:
+
+            def on_progress(done: int, total: int) -> None:
+                check()
+                bar(done, total)
+
+            prepared = self._features(data, place, store, notify, on_progress) if self.features.use else None
+            prepared = prepared or self._pixels(data, store, on_progress)
         seconds = time.perf_counter() - started
         record.update("timing", prepare_seconds=seconds)
         if prepared.features is not None:
@@ -109,7 +116,7 @@ class Caches:
         console.print(done, whole_lines=True)
         return prepared
 
-    def _features(self, data: ImageData, place: Place, store: ArrayStore, notify, check) -> Prepared:
+    def _features(self, data: ImageData, place: Place, store: ArrayStore, notify, on_progress) -> Prepared:
         data, report = feature_cache.compute(
             self.network,
             data,
@@ -118,14 +125,14 @@ class Caches:
             strategy=place.strategy,
             on_gpu=place.on_gpu,
             notify=notify,
-            on_progress=lambda done, total: check(),
+            on_progress=on_progress,
         )
         assert self.network.head is not None
         return Prepared(data, tuple(self.network.head.input_shape[1:]), report)
 
-    def _pixels(self, data: ImageData, store: ArrayStore, check) -> Prepared:
+    def _pixels(self, data: ImageData, store: ArrayStore, on_progress) -> Prepared:
         use = self.pictures.use or "memory"
-        data = decoded.decode(data, self.input_shape, use=use, store=store, on_progress=lambda done, total: check())
+        data = decoded.decode(data, self.input_shape, use=use, store=store, on_progress=on_progress)
         return Prepared(data, self.input_shape)
 
 

@@ -1,9 +1,11 @@
-"""Start TensorFlow without its start-up noise on the user's screen."""
+"""Start TensorFlow without its start-up noise on the user's screen, and the heavy imports side by side."""
 
 import contextlib
+import importlib
 import os
 import sys
 import tempfile
+import threading
 from collections.abc import Iterator
 
 
@@ -39,3 +41,19 @@ def quiet_tensorflow(verbose: bool = False) -> Iterator[None]:
             if failed:
                 aside.seek(0)
                 os.write(descriptor, aside.read())
+
+
+@contextlib.contextmanager
+def imported_beside(name: str | None) -> Iterator[None]:
+    """Import a module in a thread while this one imports others: half of either waits for the disk."""
+    thread = threading.Thread(target=_import_quietly, args=(name,), daemon=True)
+    if name is not None:
+        thread.start()
+    yield
+    if name is not None:
+        thread.join()
+
+
+def _import_quietly(name: str | None) -> None:
+    with contextlib.suppress(Exception):  # whoever needs it meets the error again
+        importlib.import_module(str(name))

@@ -113,6 +113,11 @@ def _refuse_owned(overrides: Sequence[str], modes: Sequence[str], counts: Sequen
         key, value = _key(text), text.partition("=")[2]
         if key == "strategy.replicas":
             raise ConfigError(f"{text}: a study sets the replica count itself.", f"Give 'replicas=[1,{value}]'.")
+        if key.partition(".")[0] == "resume":
+            raise ConfigError(
+                f"{text} goes on with one training, and a study has many.",
+                "Give the study's folder again as hydra.run.dir=PATH: what is finished is kept.",
+            )
         if len(modes) == 1 and key == _OWNED[modes[0]] and value != "null":
             other = {STRONG: WEAK, WEAK: STRONG}[modes[0]]
             kept, size = _OWNED[other], int(value) if value.isdigit() else 0

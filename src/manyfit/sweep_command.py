@@ -1,9 +1,12 @@
 """What `src/sweep.py` does: `check` looks for mistakes in a sweep file, `local` runs its search and shows the runs."""
 
 import argparse
+import functools
 from collections.abc import Sequence
 from datetime import UTC, datetime
 from pathlib import Path
+
+from rich.text import Text
 
 from manyfit.console import Console
 from manyfit.errors import EXIT_FAILED, EXIT_FINISHED, ConfigError, UserError
@@ -47,11 +50,13 @@ def run_local(file: SweepFile, arguments: argparse.Namespace, outputs: Path, con
     console.print(f"{file.path.name}: method {file.content['method']}, runs in {folder}", whole_lines=True)
     runs: list[SweepRun] = []
     try:
-        sweep.run(count=arguments.count, workers=arguments.workers, show=console.print)
+        show = functools.partial(console.print, whole_lines=True)
+        sweep.run(count=arguments.count, workers=arguments.workers, show=show)
     finally:
         runs = sweep.runs()
         if runs:
-            console.print(*sweep_tables(runs, sweep.metric, maximises=sweep.maximises))
+            for part in sweep_tables(runs, sweep.metric, maximises=sweep.maximises):
+                console.print(part, whole_lines=isinstance(part, Text))
     page = _compare(ranked(runs, maximises=sweep.maximises), folder, console)
     print(page or folder)
     return EXIT_FAILED if any(run.status == "failed" for run in runs) else EXIT_FINISHED

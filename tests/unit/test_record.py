@@ -51,7 +51,7 @@ def test_what_is_loaded_is_what_was_written(tmp_path):
 def test_update_merges_and_writes(tmp_path):
     record = RunRecord.create(tmp_path, timing={"startup_seconds": 1.5})
     record.update("timing", total_seconds=9.0)
-    record.update("attempts", count=2)
+    record.update("anything", count=2)
     assert on_disk(tmp_path)["timing"] == {"startup_seconds": 1.5, "total_seconds": 9.0}
     assert on_disk(tmp_path)["attempts"] == {"count": 2}
 

@@ -177,6 +177,7 @@ def test_whatever_is_written_as_counts_is_read_or_refused(text):
         ({"repeats": "0"}, [], "repeats=0 is not a count"),
         ({"wandb": "maybe"}, [], "Choices: true, false."),
         ({}, ["strategy.replicas=2"], "a study sets the replica count itself.\nGive 'replicas=[1,2]'."),
+        ({}, ["resume=outputs/a"], "Give the study's folder again as hydra.run.dir=PATH"),
         ({}, ["batch.per_replica_batch_size=16"], "Give batch.global_batch_size=64, or mode=weak."),
         ({"mode": "weak"}, ["batch.global_batch_size=64"], "Give batch.per_replica_batch_size=16, or mode=strong."),
     ],

@@ -131,6 +131,7 @@ def test_time_and_cost_to_the_accuracy_that_every_run_reached():
     assert [one.cost for one in found.points] == pytest.approx([1.0, 1.0])
     machine = scaling([slow, fast], price=CostConfig(price_per_hour=10.0, per="machine"))
     assert [one.cost for one in machine.points] == pytest.approx([1.0, 0.5])
+    assert [one.cost_to_accuracy for one in machine.points] == pytest.approx([16 * 10 / 3600, 14 * 10 / 3600])
     assert point(found, 2).time_ratio == pytest.approx(2.0)
 
 

@@ -4,9 +4,10 @@ import time
 from collections.abc import Callable, Sequence
 
 import keras
-from rich.progress import BarColumn, Progress, SpinnerColumn, TaskID, TextColumn
+from rich.progress import Progress, TaskID
 from rich.text import Text
 
+from manyfit.bar import new_bar
 from manyfit.callbacks.best_model import BestModel
 from manyfit.callbacks.throughput import ROW_METRICS, EpochRows
 from manyfit.console import Console
@@ -54,17 +55,7 @@ class EpochProgress(keras.callbacks.Callback):
                 # A first call can take minutes, and a silent screen looks like a hang.
                 self.console.print(Text("building the training function, then the first epoch ..."))
             return
-        self._progress = Progress(
-            SpinnerColumn("line"),
-            TextColumn(f"epoch {self._count(epoch)}"),
-            BarColumn(bar_width=None),
-            TextColumn("{task.completed}/{task.total}"),
-            TextColumn("{task.fields[note]}"),
-            console=self.console.rich,
-            expand=True,
-            transient=True,
-            refresh_per_second=5,
-        )
+        self._progress = new_bar(self.console, f"epoch {self._count(epoch)}")
         note = "" if self._warm else "building the training function"
         self._task = self._progress.add_task("", total=self.rows.steps_per_epoch, note=note)
         self._progress.start()

@@ -112,7 +112,6 @@ def _point(
     if before is not None:
         gained = speed_up.value / before.speed_up.value - 1
         added = gained / (count / before.num_replicas - 1)
-    costs = [amount for training in own if (amount := training.cost(price)) is not None]
     here, there = parts[count], parts[base[0].num_replicas]
     seconds, base_seconds = (_seconds([one.seconds for one in runs]) for runs in (own, base))
     known = seconds is not None and base_seconds is not None and mode == STRONG
@@ -134,7 +133,8 @@ def _point(
         added_efficiency=added,
         lost=lost(there, here) if here is not None and there is not None else None,
         bound=(first.record.get("verdict") or {}).get("bound"),
-        cost=sum(costs) / len(costs) if costs else None,
+        cost=_mean_of([one.cost(price, one.seconds) for one in own]),
+        cost_to_accuracy=_mean_of([one.cost(price, took) for one, took in zip(own, reach, strict=False)]),
         run=first.run.key,
         runs=tuple(one.run.key for one in own),
     )
@@ -166,6 +166,12 @@ def _geometric_mean(values: Sequence[float]) -> Estimate:
 def _seconds(values: Sequence[float | None]) -> Estimate | None:
     known = [value for value in values if value]
     return _geometric_mean(known) if known else None
+
+
+def _mean_of(values: Sequence[float | None]) -> float | None:
+    """The mean; None where one is missing or there is none."""
+    known = [value for value in values if value is not None]
+    return statistics.fmean(known) if known and len(known) == len(values) else None
 
 
 def _accuracy(trainings: Sequence[Training]) -> Estimate | None:

@@ -209,13 +209,24 @@ def _time(result: ModeResult) -> dict[str, Any]:
 
 
 def _cost(result: ModeResult, currency: str) -> dict[str, Any]:
-    hover = f"%{{x}} replicas: %{{y:.3g}} {currency}<extra></extra>"
-    bars = _bars(result.points, [point.cost for point in result.points], Style.of(4), hovertemplate=hover)
+    points = result.points
+    data = [
+        _bars(
+            points,
+            [getattr(point, key) for point in points],
+            Style.of(index),
+            name=name,
+            hovertemplate=f"%{{x}} replicas: %{{y:.3g}} {currency}<extra>{name}</extra>",
+        )
+        for index, (name, key) in enumerate((("run", "cost"), ("to target accuracy", "cost_to_accuracy")))
+    ]
     layout = {
+        "barmode": "group",
+        "showlegend": True,
         "xaxis": {"title": {"text": "replicas"}, "type": "category"},
-        "yaxis": {"title": {"text": f"cost of a run ({currency})"}, "rangemode": "tozero"},
+        "yaxis": {"title": {"text": f"cost ({currency})"}, "rangemode": "tozero"},
     }
-    return {"data": [bars], "layout": layout}
+    return {"data": data, "layout": layout}
 
 
 # --- the result and the curves ----------------------------------------------------------------------------------------

@@ -54,10 +54,10 @@ class Training:
         """The best epoch's."""
         return self.run.best_accuracy
 
-    def cost(self, price: CostConfig | None) -> float | None:
-        """What `seconds` cost; None without a price."""
+    def cost(self, price: CostConfig | None, seconds: float | None) -> float | None:
+        """What that many seconds of this run's devices cost; None without a price."""
         cost = cost_of(self.run, price)
-        return None if cost is None or self.seconds is None else cost.per_hour * self.seconds / 3600
+        return None if cost is None or seconds is None else cost.per_hour * seconds / 3600
 
     def seconds_to(self, accuracy: float) -> float | None:
         """Seconds, start-up included, until an epoch ends with this validation accuracy; None where none does."""
@@ -81,6 +81,7 @@ class ScalingPoint:
             count; None for the smallest.
         lost: Where the rest went, as shares of the time; they sum to 1 - efficiency. None where not probed.
         cost: Of a run; None without a price.
+        cost_to_accuracy: Until the study's target accuracy.
         run: The folder of its first run.
         runs: Those of all.
     """
@@ -101,6 +102,7 @@ class ScalingPoint:
     lost: Mapping[str, float] | None
     bound: str | None
     cost: float | None
+    cost_to_accuracy: float | None
     run: str
     runs: tuple[str, ...]
 

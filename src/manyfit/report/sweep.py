@@ -11,7 +11,7 @@ from rich.text import Text
 from manyfit.console import decimal, seconds
 from manyfit.report.jobs import STYLES
 
-MOST_COLUMNS = 5
+MOST_COLUMNS = 3
 
 
 @dataclass(frozen=True)
@@ -55,10 +55,12 @@ def sweep_tables(runs: Sequence[SweepRun], metric: str | None, *, maximises: boo
     varied = [name for name in _names(runs) if len({repr(run.parameters.get(name)) for run in runs}) > 1]
     table = Table(box=SIMPLE_HEAD, padding=(0, 1, 0, 0))
     table.add_column("", justify="right", no_wrap=True)
-    table.add_column(metric or "metric", justify="right", overflow="fold")
+    table.add_column((metric or "metric").rpartition("/")[2], justify="right", no_wrap=True)
     columns = varied if len(varied) <= MOST_COLUMNS else []
-    for name in columns or ["asked"]:
-        table.add_column(name.rpartition(".")[2], overflow="fold")
+    for name in columns:
+        table.add_column(name.rpartition(".")[2], no_wrap=True)
+    if not columns:
+        table.add_column("asked", overflow="fold")
     table.add_column("status", no_wrap=True)
     table.add_column("time", justify="right", no_wrap=True)
     for place, run in enumerate(ordered, start=1):
@@ -80,4 +82,4 @@ def _names(runs: Sequence[SweepRun]) -> list[str]:
 
 
 def _shown(value: Any) -> str:
-    return f"{value:.4g}" if isinstance(value, float) else "null" if value is None else str(value)
+    return f"{value:.3g}" if isinstance(value, float) else "null" if value is None else str(value)
