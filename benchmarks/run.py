@@ -58,7 +58,13 @@ def ours(*overrides: str, cache: str | None = None) -> dict:
     """The record of a run of train.py."""
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name) / "run"
-        command = ["src/train.py", "tracker=none", "strategy.device=cpu", f"hydra.run.dir={folder}", *overrides]
+        command = [
+            "src/train.py",
+            *([] if any(word.startswith("tracker=") for word in overrides) else ["tracker=none"]),
+            "strategy.device=cpu",
+            f"hydra.run.dir={folder}",
+            *overrides,
+        ]
         _, cost = child(command, cache)
         return json.loads((folder / "record.json").read_text()) | cost
 
@@ -153,6 +159,16 @@ def cases(data: Path, epochs: int) -> dict[str, dict[str, Callable[[], Measureme
         result = plain("plain_mnist.py", mnist, *arguments)
         return cost(result, steady(result["epoch_seconds"]))
 
+    def first_step(record: dict) -> Measurement:
+        timing = record["timing"]
+        return cost(record, timing["startup_seconds"] + timing["first_step_seconds"])
+
+    def plain_first_step(*kind: str) -> Measurement:
+        result = plain("plain_mnist.py", mnist, 1, 1, "fit", *kind)
+        return cost(result, result["first_step_seconds"])
+
+    start_up = ["data=mnist", f"data.root={mnist}", "model=small_cnn", "batch.per_replica_batch_size=64", "epochs=1"]
+
     def photos_alone(how: str) -> Callable[[], Measurement]:
         def measured() -> Measurement:
             result = plain("photo_input.py", photos, how)
@@ -161,6 +177,14 @@ def cases(data: Path, epochs: int) -> dict[str, dict[str, Callable[[], Measureme
         return measured
 
     return {
+        "start-up to the first step": {
+            "plain": plain_first_step,
+            "ours": lambda: first_step(ours(*start_up)),
+        },
+        "start-up with W&B offline": {
+            "plain": lambda: plain_first_step("wandb"),
+            "ours": lambda: first_step(ours(*start_up, "tracker=wandb", "tracker.mode=offline")),
+        },
         "mnist cnn, 1 device": {
             "plain": lambda: plain_rows(1, 3, "fit"),
             "ours": lambda: rows(ours(*digits, "model=small_cnn")),
@@ -231,13 +255,13 @@ def main() -> None:
     parser.add_argument("--save", action="store_true", help="write results.json")
     arguments = parser.parse_args()
     saved = json.loads(RESULTS.read_text()) if RESULTS.exists() else {"cases": {}}
-    results = {}
+    results, screen = {}, Console(width=140)
     for name, contestants in cases(arguments.data.resolve(), arguments.epochs).items():
         if arguments.only and not any(word in name for word in arguments.only):
             continue
         results[name] = measure(contestants, arguments.repeats)
-        Console().print(show({name: results[name]}, saved["cases"]))
-    Console().print(show(results, saved["cases"]))
+        screen.print(show({name: results[name]}, saved["cases"]))
+    screen.print(show(results, saved["cases"]))
     if arguments.save:
         facts = environment() | {"date": datetime.now(UTC).isoformat(timespec="seconds"), "repeats": arguments.repeats}
         facts["command"] = facts["command"].replace(str(arguments.data), "DATA")

@@ -1,7 +1,7 @@
 """How good a saved model is on any data, under any strategy: exact, each example once."""
 
-import contextlib
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -9,48 +9,17 @@ import keras
 import numpy as np
 import tensorflow as tf
 
-from manyfit import data as data_sets
 from manyfit import models, strategy
-from manyfit.config import RunConfig, StrategyConfig, from_yaml
-from manyfit.data.examples import Split
 from manyfit.data.pipeline import Feed
-from manyfit.errors import ConfigError, DataError, UserError
+from manyfit.evaluation_data import Examples, examples_of
 from manyfit.models import feature_cache
-from manyfit.models.module import import_factory
-from manyfit.record import RunRecord
+from manyfit.models.saved import load_network
 from manyfit.replicated import ReplicatedModel
+from manyfit.report.paired import BOOTSTRAP, bootstrap, share
+from manyfit.strategy import Place
+from manyfit.trained_run import TrainedRun, strategy_config
 
 MOST_ROWS_PER_REPLICA = 32
-
-
-class ConfusionCounts(keras.metrics.Metric):
-    """How often each class was taken for each: float32 [num_classes, num_classes], rows the truth.
-
-    Args:
-        num_classes: Classes; two have one logit.
-    """
-
-    def __init__(self, num_classes: int, name: str = "confusion_matrix"):
-        super().__init__(name=name)
-        self.num_classes = num_classes
-        self.counts = self.add_variable((num_classes, num_classes), "zeros", name="counts")
-
-    def update_state(self, y_true, y_pred, sample_weight=None):
-        """Count the rows, each as often as its weight."""
-        two = y_pred.shape[-1] == 1
-        predicted = tf.cast(y_pred[:, 0] > 0, tf.int32) if two else tf.argmax(y_pred, axis=-1, output_type=tf.int32)
-        counts = tf.math.confusion_matrix(
-            tf.reshape(y_true, [-1]), predicted, self.num_classes, weights=sample_weight, dtype=tf.float32
-        )
-        self.counts.assign_add(counts)
-
-    def result(self):
-        """The counts."""
-        return keras.ops.convert_to_tensor(self.counts)
-
-    def reset_state(self):
-        """Start again from zero."""
-        self.counts.assign(keras.ops.zeros_like(self.counts))
 
 
 @dataclass(frozen=True)
@@ -58,9 +27,15 @@ class Evaluation:
     """What came out.
 
     Args:
-        loss: Mean over the examples.
+        loss: Mean over the examples, and what the run's L2 penalty adds.
         accuracy: Share of the examples whose class was found.
         confusion_matrix: int [classes, classes], rows the truth, columns the prediction.
+        source: Where the examples are from, in words.
+        name: The run.
+        fingerprint: Of the examples: two evaluations with the same one can be paired.
+        losses: float64 [n], the cross-entropy of each example, without the penalty.
+        right: bool [n], whether its class was found.
+        seed: Of the intervals.
     """
 
     loss: float
@@ -69,6 +44,11 @@ class Evaluation:
     confusion_matrix: np.ndarray
     source: str
     num_skipped: int = 0
+    name: str = ""
+    fingerprint: str = ""
+    losses: np.ndarray = field(default_factory=lambda: np.zeros(0))
+    right: np.ndarray = field(default_factory=lambda: np.zeros(0, bool))
+    seed: int = 0
 
     def per_class(self) -> dict[str, dict[str, float | int | None]]:
         """Precision, recall and number of examples of each class; None where nothing was predicted or there."""
@@ -83,11 +63,26 @@ class Evaluation:
             }
         return rows
 
+    def intervals(self) -> dict[str, Any] | None:
+        """The 95 % intervals of accuracy and loss, and how they were made; None without the examples' own results."""
+        if not len(self.losses):
+            return None
+        accuracy, loss = share(self.right, self.seed), bootstrap(self.losses, self.seed)
+        penalty = self.loss - loss.value  # the same in every resample
+        assert loss.low is not None and loss.high is not None
+        return {
+            "accuracy": [accuracy.low, accuracy.high],
+            "loss": [loss.low + penalty, loss.high + penalty],
+            "method": f"{BOOTSTRAP}, seed {self.seed}; Wilson's interval for an accuracy of 0 or 1",
+        }
+
     def as_dict(self) -> dict[str, Any]:
         """Everything, for JSON."""
         return {
+            "run": self.name,
             "loss": self.loss,
             "accuracy": self.accuracy,
+            "intervals": self.intervals(),
             "num_examples": int(self.confusion_matrix.sum()),
             "num_skipped": self.num_skipped,
             "source": self.source,
@@ -97,16 +92,22 @@ class Evaluation:
         }
 
 
-def evaluate_run(
-    folder: Path,
+def evaluate_run(folder: Path, **keywords: Any) -> Evaluation:
+    """Evaluate the model of one run: see `evaluate_runs`."""
+    return evaluate_runs([folder], **keywords)[0]
+
+
+def evaluate_runs(
+    folders: Sequence[Path],
     *,
     data_root: str | None = None,
     data_name: str | None = None,
     replicas: int | None = None,
     device: str = "auto",
     engine: str = "keras",
-) -> Evaluation:
-    """Evaluate the model of the run in `folder` on its validation split, or on other pictures.
+    seed: int = 0,
+) -> list[Evaluation]:
+    """Evaluate the model of each run on its validation split, or on other pictures.
 
     Args:
         data_root: Other pictures: a data set's root (its validation split counts), or a flat `root/CLASS/*` (whole).
@@ -114,93 +115,71 @@ def evaluate_run(
         replicas: Replicas to evaluate on: GPUs where there are any, else logical CPU devices; None for the default.
         device: `auto`, `gpu` or `cpu`.
         engine: `keras`, or `auto` for the fastest way to run a backbone that gives the same features to 1e-4.
+        seed: Of the intervals.
 
     Raises:
         UserError: no such run or model, or data that does not fit it.
     """
-    record = RunRecord.load(folder)
-    config = _config(folder)
-    place = strategy.make(_strategy_config(replicas, device))
-    class_names = tuple(record.data["data"].get("class_names") or ())
-    split, source, num_skipped = _split(config, class_names, data_root, data_name)
-    if config.model.builder == "module":
-        import_factory(config.model)
+    runs = [TrainedRun.load(folder) for folder in folders]
+    place = strategy.make(strategy_config(replicas, device, len(tf.config.list_physical_devices("GPU"))))
+    # Whatever does not fit is found before the first of many models runs.
+    examples = [examples_of(run, data_root, data_name) for run in runs]
+    names = [run.name for run in runs]
+    if len(set(names)) < len(names):
+        names = [str(run.folder) for run in runs]
+    found = [_evaluate(run, one, place, engine) for run, one in zip(runs, examples, strict=True)]
+    return [replace(one, name=name, seed=seed) for one, name in zip(found, names, strict=True)]
+
+
+def _evaluate(run: TrainedRun, examples: Examples, place: Place, engine: str) -> Evaluation:
+    split, num_classes = examples.split, len(run.class_names)
     with place.strategy.scope():
-        model = _load(folder, class_names, config.model.l2)
-        if engine == "auto" and (parts := feature_cache.split_network(model.network)) is not None:
-            model = _compiled(parts.head, class_names)
+        network = load_network(run.model_path, run.config.model, num_classes)
+        models.penalize(network, run.config.model.l2)  # so that the loss is the one the run validated with
+        penalty = float(sum(float(loss) for loss in network.losses))
+        if engine == "auto" and (parts := feature_cache.split_network(network)) is not None:
+            assert parts.head is not None
+            network = parts.head
             split = feature_cache.compute_split(parts, split, strategy=place.strategy, on_gpu=place.on_gpu)
+        model = _compiled(network, num_classes)
     rows = min(MOST_ROWS_PER_REPLICA, -(-len(split) // place.num_replicas)) * place.num_replicas
     steps = -(-len(split) // rows)
-    feed = Feed(split, rows, steps, tuple(model.network.input_shape[1:]))
-    model.evaluate(feed.distribute(place.strategy), steps=steps)
-    loss, accuracy, confusion = (keras.ops.convert_to_numpy(metric.result()) for metric in model.metrics)
-    return Evaluation(float(loss), float(accuracy), class_names, confusion.astype(int), source, num_skipped)
+    feed = Feed(split, rows, steps, tuple(network.input_shape[1:]))
+    scores = model.predict(feed.distribute(place.strategy), steps=steps)
+    losses, predicted = cross_entropy(scores, split.labels), classes_of(scores)
+    pairs = np.bincount(split.labels * num_classes + predicted, minlength=num_classes**2)
+    return Evaluation(
+        loss=float(losses.mean()) + penalty,
+        accuracy=float((predicted == split.labels).mean()),
+        class_names=run.class_names,
+        confusion_matrix=pairs.reshape(num_classes, num_classes),
+        source=examples.source,
+        num_skipped=examples.num_skipped,
+        fingerprint=examples.fingerprint,
+        losses=losses,
+        right=predicted == split.labels,
+    )
 
 
-def _config(folder: Path) -> RunConfig:
-    path = Path(folder) / "config.yaml"
-    try:
-        return from_yaml(path.read_text(encoding="utf-8"))
-    except OSError as error:
-        raise UserError(f"{path} cannot be read: {error.strerror}.", "Give the folder of a run.") from error
+def cross_entropy(scores: np.ndarray, labels: np.ndarray) -> np.ndarray:
+    """The loss of each example, float64 [n], from class scores (logits) [n, classes] or, for two classes, [n, 1]."""
+    scores = np.asarray(scores, np.float64)
+    if scores.shape[-1] == 1:
+        scores = np.concatenate([np.zeros_like(scores), scores], axis=-1)
+    highest = scores.max(axis=-1)
+    total = highest + np.log(np.exp(scores - highest[:, None]).sum(axis=-1))
+    return total - scores[np.arange(len(scores)), labels]
 
 
-def _strategy_config(replicas: int | None, device: str) -> StrategyConfig:
-    if device == "auto":
-        device = "gpu" if tf.config.list_physical_devices("GPU") else "cpu"
-    return StrategyConfig(name="mirrored", replicas="auto" if replicas is None else replicas, device=device)
+def classes_of(scores: np.ndarray) -> np.ndarray:
+    """The class that is found for each example, int [n]; one score above 0 means the second of two."""
+    if scores.shape[-1] == 1:
+        return (scores[:, 0] > 0).astype(np.int64)
+    return scores.argmax(axis=-1)
 
 
-def _split(
-    config: RunConfig, class_names: tuple[str, ...], root: str | None, name: str | None
-) -> tuple[Split, str, int]:
-    """The examples to evaluate on, in words where they come from, and how many files were skipped."""
-    asked = config.data
-    if name is not None and name != asked.name:
-        from manyfit.config import SCHEMAS, nearest
-
-        if name not in SCHEMAS["data"]:
-            raise ConfigError(f"--data {name} is not a data set.", nearest(name, SCHEMAS["data"]))
-        asked = SCHEMAS["data"][name](name=name)
-    if root is not None:
-        asked.root, asked.source = root, "auto"
-        if _is_flat(Path(root)):
-            split, _, skipped = data_sets.load_folder_whole(root, class_names, on_bad_image=asked.on_bad_image)
-            return split, root, len(skipped)
-    data = data_sets.load(asked)
-    if data.class_names != class_names:
-        raise DataError(
-            f"The data has the classes {', '.join(data.class_names)}; the model knows {', '.join(class_names)}.",
-            "Evaluate on data with the same classes.",
-        )
-    return data.validation, f"{data.name} ({data.source}), validation split", len(data.skipped)
-
-
-def _is_flat(root: Path) -> bool:
-    """Whether `root` is a folder of class folders, without splits."""
-    with contextlib.suppress(OSError):
-        names = {entry.name.lower() for entry in root.iterdir() if entry.is_dir()}
-        return bool(names) and not names & {"train", "validation", "val", "valid", "test"}
-    return False
-
-
-def _load(folder: Path, class_names: tuple[str, ...], l2: float) -> ReplicatedModel:
-    """The saved model, ready to evaluate; inside the scope of the strategy."""
-    path = Path(folder) / "model.keras"
-    if not path.exists():
-        raise UserError(f"{folder} holds no model: no epoch of that run was saved.", "Give the folder of another run.")
-    try:
-        network = keras.models.load_model(path, compile=False, safe_mode=True)
-    except Exception as error:
-        reason = str(error).strip().splitlines()[0][:300] if str(error).strip() else type(error).__name__
-        raise UserError(f"{path} cannot be loaded: {reason}", "The file may be damaged; train again.") from error
-    models.penalize(network, l2)  # so that the loss is the one the run validated with
-    return _compiled(network, class_names)
-
-
-def _compiled(network: keras.Model, class_names: tuple[str, ...]) -> ReplicatedModel:
-    loss, metrics = models.loss_and_metrics(len(class_names), network.output_shape[-1])
+def _compiled(network: keras.Model, num_classes: int) -> ReplicatedModel:
+    loss, metrics = models.loss_and_metrics(num_classes, network.output_shape[-1])
     model = ReplicatedModel(network)
-    model.compile(keras.optimizers.SGD(), loss, [*metrics, ConfusionCounts(len(class_names))])
+    model.compile(keras.optimizers.SGD(), loss, metrics)
     return model

@@ -112,7 +112,7 @@ class Predictor:
             yield Unreadable(path, content) if isinstance(content, str) else Prediction(path, next(answers))
 
     def scores(self, pictures: np.ndarray, rows: int) -> np.ndarray:
-        """Class scores of up to `rows` pictures, a multiple of the replicas; what is missing is padding, left out again.
+        """Class scores of up to `rows` pictures, a multiple of the replicas; the rest is padding, left out again.
 
         Args:
             pictures: uint8 [n, height, width, channels].

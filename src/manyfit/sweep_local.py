@@ -7,6 +7,7 @@ Optuna draws the values: all of a grid, at random, or (bayes) by what the runs s
 import dataclasses
 import hashlib
 import json
+import math
 import sys
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -20,6 +21,7 @@ from manyfit.files import to_json, write_atomically
 from manyfit.locks import FileLock
 from manyfit.record import ROWS_NAME
 from manyfit.report.sweep import SweepRun
+from manyfit.resume import CONFIG_NAME
 from manyfit.study import FAILED, STOPPED, Point, Result, override, run_study
 from manyfit.sweep_file import Parameter, SweepFile
 from manyfit.sweep_search import draw, grid, keys, open_search
@@ -212,7 +214,7 @@ class LocalSweep:
         for epoch, value in enumerate(values[num_rows:], start=num_rows + 1):
             if value is not None:
                 trial.report(value, epoch)
-                if trial.should_prune():
+                if epoch < _last_epoch(run) and trial.should_prune():
                     return f"after epoch {epoch} it was not among the best"
         return None
 
@@ -281,6 +283,16 @@ def _rows(run: Path) -> list[Mapping[str, Any]]:
         return [json.loads(line) for line in lines]
     except (OSError, ValueError):  # not there yet, or a row half written
         return []
+
+
+def _last_epoch(run: Path) -> float:
+    """The epoch after which a run ends by itself, as the configuration in its folder says."""
+    import yaml
+
+    try:
+        return float(yaml.safe_load((run / CONFIG_NAME).read_text(encoding="utf-8"))["epochs"])
+    except (OSError, ValueError, TypeError, KeyError, yaml.YAMLError):
+        return math.inf
 
 
 def _short(value: Any) -> str:

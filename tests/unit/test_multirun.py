@@ -94,6 +94,7 @@ def test_a_failing_job_neither_stops_nor_stains_the_others(start, monkeypatch):
     assert "job 1 (seed=1): seed 1 has no luck" in out and "2 of 3 finished (1 failed)." in out
 
 
+@pytest.mark.slow
 def test_every_combination_runs_once_in_hydras_order(start):
     code, out = start("seed=2,3", "optimizer=sgd,adam", "hydra.sweep.dir=here", "tracker=none")
     assert code == 0
@@ -103,6 +104,7 @@ def test_every_combination_runs_once_in_hydras_order(start):
     assert not any("tracker.group" in word for _, _, words, _ in jobs("here") for word in words)
 
 
+@pytest.mark.slow
 def test_started_again_it_goes_on(start):
     start("seed=0,1", "hydra.sweep.dir=here")
     code, out = start("seed=0,1", "hydra.sweep.dir=here")
@@ -110,6 +112,7 @@ def test_started_again_it_goes_on(start):
     assert [path.name for path in sorted(Path("here").glob("*/run*.txt"))] == ["run.txt", "run-2.txt", "run.txt"]
 
 
+@pytest.mark.slow
 def test_two_starts_in_one_second_share_no_folder(start):
     folders = {start("seed=0")[1].splitlines()[-1] for _ in range(2)}
     assert len(folders) == 2
@@ -143,12 +146,14 @@ def test_a_mistake_in_any_job_is_told_before_the_first_starts(start, tmp_path, o
     assert not (tmp_path / "outputs").exists() and list(Path.cwd().iterdir()) == []
 
 
+@pytest.mark.slow
 def test_choices_can_be_found_by_pattern_and_the_folder_can_name_keys(start):
     code, _ = start("optimizer=glob(ad*)", "hydra.sweep.dir=of_${model.name}", "seed=0")
     assert code == 0
     assert [words[0] for _, _, words, _ in jobs("of_mobilenet_v2")] == ["optimizer=adam", "optimizer=adamw"]
 
 
+@pytest.mark.slow
 def test_a_folder_of_more_choices_reaches_the_jobs(start, tmp_path):
     (tmp_path / "more/experiment").mkdir(parents=True)
     (tmp_path / "more/experiment/mine.yaml").write_text("# @package _global_\nepochs: 7\n")

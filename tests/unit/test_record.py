@@ -53,7 +53,7 @@ def test_update_merges_and_writes(tmp_path):
     record.update("timing", total_seconds=9.0)
     record.update("anything", count=2)
     assert on_disk(tmp_path)["timing"] == {"startup_seconds": 1.5, "total_seconds": 9.0}
-    assert on_disk(tmp_path)["attempts"] == {"count": 2}
+    assert on_disk(tmp_path)["anything"] == {"count": 2}
 
 
 def test_status_ends_the_record(tmp_path):

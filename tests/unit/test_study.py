@@ -14,7 +14,7 @@ from hydra.core.override_parser.overrides_parser import OverridesParser
 from manyfit.command import repository_root
 from manyfit.errors import ConfigError
 from manyfit.record import RunRecord
-from manyfit.study import FAILED, FINISHED, KEPT, Point, interleaved, override, run_study, train_command
+from manyfit.study import FAILED, FINISHED, KEPT, STOPPED, Point, interleaved, override, run_study, train_command
 
 pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="process groups")
 
@@ -105,6 +105,51 @@ def test_a_user_error_is_the_reason_that_is_given(tmp_path):
     code = "import sys; print('Error: no such key.', file=sys.stderr); print('Did you mean epochs?'); sys.exit(2)"
     [result] = run_study([Point("a")], tmp_path, command=python(code))
     assert result.error == "no such key."
+
+
+def test_an_iterator_is_asked_for_the_next_point_by_the_results_so_far(tmp_path):
+    seen = []
+
+    def points():
+        for number in range(3):
+            yield Point(f"{number}", (f"epochs={number}",))
+            assert [result.point.name for result in seen] == [str(one) for one in range(number + 1)]
+
+    results = run_study(points(), tmp_path, command=python("import sys"), on_end=seen.append)
+    assert statuses(results) == [("0", FINISHED), ("1", FINISHED), ("2", FINISHED)]
+    with pytest.raises(ValueError, match="one name"):
+        run_study(iter([Point("a"), Point("a")]), tmp_path / "other", command=python("import sys"))
+
+
+def test_a_point_that_is_stopped_early_stays_so(tmp_path):
+    def stop_early(point, folder):
+        return "not worth it" if point.name == "slow" and folder.with_suffix(".txt").stat().st_size else None
+
+    points = [Point("slow"), Point("quick", ("quick",))]
+    command = python("import sys, time\nif sys.argv[2:] != ['quick']: time.sleep(60)")
+    slow, quick = run_study(points, tmp_path, command=command, workers=2, stop_early=stop_early)
+    assert (slow.status, slow.stopped, slow.error, slow.succeeded) == (STOPPED, "not worth it", None, True)
+    assert (quick.status, quick.stopped) == (FINISHED, None)
+    again, _ = run_study(points, tmp_path, command=command)
+    assert (again.status, again.stopped, again.exit_code) == (KEPT, "not worth it", -signal.SIGTERM)
+
+
+def test_the_record_of_a_run_that_was_killed_says_so(tmp_path):
+    begin = WRITE_RECORD.replace('.set_status("finished", exit_code=0)', "\nimport os\nos.kill(os.getpid(), 9)")
+    [result] = run_study([Point("a")], tmp_path, command=python(begin, needs_package=True))
+    assert (result.status, result.error) == (FAILED, "ended by SIGKILL (out of memory?)")
+    record = RunRecord.load(result.folder).data
+    assert (record["status"], record["exit_code"], record["error"]) == ("failed", 137, result.error)
+
+
+def test_points_share_no_wandb_run(tmp_path, monkeypatch):
+    for name in ("WANDB_RUN_ID", "WANDB_SWEEP_ID", "WANDB_SWEEP_PARAM_PATH", "WANDB_PROJECT"):
+        monkeypatch.setenv(name, "x")
+    code = (
+        "import os; print(sorted(name for name in os.environ if name.startswith('WANDB_') and os.environ[name] == 'x'))"
+    )
+    [result] = run_study([Point("a")], tmp_path, command=python(code))
+    assert result.log.read_text().splitlines()[-1] == "['WANDB_PROJECT']"
 
 
 def test_workers_run_side_by_side(tmp_path):

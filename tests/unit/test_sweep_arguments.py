@@ -13,11 +13,20 @@ from wandb.sdk.lib.config_util import save_config_file_from_dict
 from wandb.sdk.wandb_config import Config
 
 from manyfit.command import hydra_command
-from manyfit.config import check
+from manyfit.config import WandbConfig, check
 from manyfit.errors import ConfigError
 from manyfit.multirun import composed, composing
-from manyfit.sweep_arguments import COMMAND, check_arrived, check_tracked, leaves, overrides, tracked_config
+from manyfit.sweep_arguments import (
+    COMMAND,
+    agent_parameters,
+    check_arrived,
+    check_tracked,
+    leaves,
+    overrides,
+    tracked_config,
+)
 from manyfit.sweep_run import arrived
+from manyfit.tracker import open_tracker
 
 ODD = "a b, c = {d} (e) [f] 'g' \"h\" \\ i: 100 % # ~ ! ü 漢\n\tj"
 
@@ -271,3 +280,23 @@ def test_a_sweeps_value_that_does_not_train_is_refused(parameters, named):
     with pytest.raises(ConfigError) as refused:
         check_tracked(wandb_config(TRAINS, parameters), tracked_config(TRAINS, {}))
     assert named in str(refused.value)
+
+
+# W&B reads the agent's file without closing it.
+@pytest.mark.filterwarnings("ignore:Exception ignored in.*p.yaml:pytest.PytestUnraisableExceptionWarning")
+@pytest.mark.filterwarnings("ignore:unclosed file.*p.yaml:ResourceWarning")
+@pytest.mark.slow
+@pytest.mark.parametrize("epochs", [3, 4])
+def test_an_open_run_is_refused_where_the_sweeps_value_won(monkeypatch, tmp_path, epochs):
+    save_config_file_from_dict(str(tmp_path / "p.yaml"), {"epochs": {"value": epochs}, "optimizer": {"value": "adam"}})
+    for name, value in {"SWEEP_ID": "s", "RUN_ID": "r", "SWEEP_PARAM_PATH": str(tmp_path / "p.yaml")}.items():
+        monkeypatch.setenv(f"WANDB_{name}", value)
+    told = tracked_config(TRAINS, agent_parameters())
+    options = {"run_name": "x", "config_dict": told, "derived": {}, "tags": [], "notify": pytest.fail}
+    with open_tracker(WandbConfig(mode="offline"), folder=tmp_path, **options) as tracker:
+        assert (tracker.config["epochs"], tracker.config["optimizer"]) == (epochs, "adam")
+        if epochs == 3:
+            check_tracked(tracker.config, told)
+        else:
+            with pytest.raises(ConfigError, match="W&B holds epochs=4 for this run, but 3 would train"):
+                check_tracked(tracker.config, told)

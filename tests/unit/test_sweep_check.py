@@ -116,6 +116,7 @@ def changed(old, new):
 
 
 @pytest.mark.parametrize("path", SWEEPS, ids=lambda path: path.stem)
+@pytest.mark.slow
 def test_the_shipped_files_are_right_and_say_how_they_are_run(path):
     assert [mistake.shown(path) for mistake in mistakes(SweepFile.read(path), ROOT)] == []
     header = path.read_text().split("program:")[0]
@@ -168,6 +169,7 @@ def test_early_termination_that_cannot_be(tmp_path, stop, message, remedy):
     assert (mistake.line, message in mistake.message, remedy in mistake.remedy) == (3, True, True)
 
 
+@pytest.mark.slow
 def test_early_termination_after_the_end_or_by_a_number_of_the_end(tmp_path):
     text = changed("metric:", "early_terminate: {type: hyperband, min_iter: 9}\nmetric:")
     text = text.replace("  epochs:\n    values: [2, 3]\n", "").replace("data=mnist", "epochs=9")
@@ -217,6 +219,7 @@ def test_every_mistake_is_listed_in_one_error(tmp_path):
     assert lines == ["2", "6", "6", "8"]
 
 
+@pytest.mark.slow
 def test_a_mistake_of_the_command_line_is_not_the_files(tmp_path):
     path = tmp_path / "sweep.yaml"
     path.write_text(GOOD)

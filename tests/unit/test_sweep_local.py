@@ -94,6 +94,7 @@ def test_a_grid_runs_every_combination_in_order(search):
     assert [run["status"] for run in written["runs"]] == ["finished"] * 4 and written["sweep"]["method"] == "grid"
 
 
+@pytest.mark.slow
 def test_values_keep_their_types_and_overrides_win(search):
     kinds = {"class_weight": {"values": [None, [1.0, 2.0]]}, "jit_compile": {"values": [False]}, "epochs": {"value": 1}}
     grid = search("grid", kinds, "epochs=3", "model=mobilenet_v2", "tracker=none")
@@ -104,6 +105,7 @@ def test_values_keep_their_types_and_overrides_win(search):
     assert words(grid, 1) == ["class_weight=[1.0,2.0]", *tail]
 
 
+@pytest.mark.slow
 def test_a_search_goes_on_and_never_draws_the_same_again(search):
     assert search("random", RATE).run(count=2) == 2
     said = []
@@ -141,6 +143,20 @@ def test_bayes_minimises_where_less_is_better(search):
     bayes.run(count=14, workers=4)
     best = ranked(bayes.runs(), maximises=False)[0]
     assert best.value == min(run.value for run in bayes.runs()) < 0.1
+
+
+@pytest.mark.slow
+def test_a_run_in_its_last_epoch_is_not_stopped_any_more(search, tmp_path):
+    path = tmp_path / "stand_in.py"
+    said_last = "(folder / 'config.yaml').write_text('epochs: ' + given['epochs'])\nfor epoch in range"
+    path.write_text(STAND_IN.replace("for epoch in range", said_last, 1))
+    grid = search(
+        "grid",
+        {"optimizer.learning_rate": {"values": [0.3, 0.9]}, "epochs": {"value": 2}, "data.cache_gb": {"value": 1}},
+        early_terminate={"type": "hyperband", "min_iter": 2, "eta": 2},
+    )
+    grid.run(count=None)
+    assert [run.status for run in grid.runs()] == ["finished", "finished"]
 
 
 @pytest.mark.slow

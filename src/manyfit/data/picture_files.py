@@ -55,7 +55,9 @@ def _is_noise(path: str) -> bool:
 
 def _nothing(asked: str) -> ConfigError:
     if os.path.isdir(os.path.expanduser(asked)):
-        return ConfigError(f"The folder {asked} holds no file.", "Give files, folders that hold pictures, or a pattern.")
+        return ConfigError(
+            f"The folder {asked} holds no file.", "Give files, folders that hold pictures, or a pattern."
+        )
     if glob.has_magic(asked):
         return ConfigError(f"No file matches {asked}.", "Quote a pattern, and use ** for folders: 'photos/**/*.jpg'.")
     return ConfigError(f"{asked} does not exist.", "Give files, folders that hold pictures, or a pattern.")

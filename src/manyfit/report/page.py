@@ -11,6 +11,7 @@ from typing import Any
 
 from manyfit.files import write_atomically
 from manyfit.report.figures import By, Chart, embedded, has_values, plain
+from manyfit.report.gallery import Picture, gallery_html
 from manyfit.report.styles import BACKGROUNDS, COLORS, DASHES, PATTERN, SHORTEST_NAME, Style, cut, label, swatch
 
 __all__ = [
@@ -23,6 +24,7 @@ __all__ = [
     "Cell",
     "Chart",
     "Page",
+    "Picture",
     "Style",
     "cut",
     "label",
@@ -129,6 +131,11 @@ class Page:
         )
         if note:
             self._parts.append(f'<p class="note">{_escape(note)}</p>')
+
+    def gallery(self, pictures: Sequence[Picture]) -> None:
+        """Thumbnails side by side, in the order given."""
+        if pictures:
+            self._parts.append(gallery_html(pictures, _escape))
 
     def chart(
         self,

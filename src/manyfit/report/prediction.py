@@ -13,7 +13,7 @@ from rich.text import Text
 
 from manyfit.console import plural
 from manyfit.files import unwritable
-from manyfit.report.page import Page, Picture
+from manyfit.report.page import Cell, Page, Picture
 
 MOST_THUMBNAILS = 200
 """Pictures on a page, at most: it stays a file of a few megabytes."""
@@ -126,7 +126,9 @@ def printable(path: str) -> str:
 
 
 @contextmanager
-def csv_files(path: Path, class_names: Sequence[str]) -> Iterator[tuple[Callable[..., None], Callable[[str, str], None]]]:
+def csv_files(
+    path: Path, class_names: Sequence[str]
+) -> Iterator[tuple[Callable[..., None], Callable[[str, str], None]]]:
     """Two functions that write a row: of a prediction to `path`, of an unreadable file to `PATH.unreadable.csv`.
 
     Rows are written as they come, beside `path`; it is there, whole, once the block ends without an error. The second
@@ -138,9 +140,10 @@ def csv_files(path: Path, class_names: Sequence[str]) -> Iterator[tuple[Callable
     beside = path.with_suffix(".unreadable.csv")
     partial = [one.with_name(f".{one.name}.{os.getpid()}.tmp") for one in (path, beside)]
     try:
-        with partial[0].open("w", newline="", encoding="utf-8") as file, partial[1].open(
-            "w", newline="", encoding="utf-8"
-        ) as other:
+        with (
+            partial[0].open("w", newline="", encoding="utf-8") as file,
+            partial[1].open("w", newline="", encoding="utf-8") as other,
+        ):
             rows, bad = csv.writer(file, lineterminator="\n"), csv.writer(other, lineterminator="\n")
             rows.writerow(["path", "label", "probability", *class_names])
             bad.writerow(["path", "reason"])
@@ -193,7 +196,8 @@ def prediction_page(
     if overview.num_unreadable:
         hidden = overview.num_unreadable - len(overview.unreadable)
         page.section("Files that could not be read")
-        page.table(("file", "why"), overview.unreadable, note=f"{hidden:,} more are not shown." if hidden else "")
+        rows = [(Cell(os.path.basename(path), path), reason) for path, reason in overview.unreadable]
+        page.table(("file", "why"), rows, note=f"{hidden:,} more are not shown." if hidden else "")
     return page
 
 
