@@ -12,7 +12,7 @@ from hydra.core.hydra_config import HydraConfig
 from omegaconf import DictConfig
 
 from manyfit.ablation import run_ablation
-from manyfit.command import hydra_command, repository_root, requested_run_dir
+from manyfit.command import hydra_command, outputs_folder, requested_run_dir
 from manyfit.config import check
 from manyfit.console import Console
 from manyfit.files import to_json, write_atomically
@@ -34,7 +34,7 @@ def main() -> None:
         settings = flatten(dataclasses.asdict(check(composed)))
         overrides = list(HydraConfig.get().overrides.task)
         console = Console()
-        folder = requested_run_dir() or make_run_folder(None, repository_root() / "outputs", "ablate")
+        folder = requested_run_dir() or make_run_folder(None, outputs_folder(), "ablate")
         changes, results = run_ablation(
             settings,
             overrides,

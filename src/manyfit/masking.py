@@ -14,30 +14,32 @@ MASK = "***"
 SHORTEST_VALUE = 8
 """Shorter values of variables are words such as `true`; masking them would garble what is no secret."""
 
-_SECRET_NAME = re.compile(
-    r"(?:^|[._\-])"
+_WORDS = (
     r"(?:(?:api|access|secret|private|account|auth|encryption|signing|deploy|client|storage)[_\-]?key(?:[_\-]?id)?"
-    r"|(?:[a-z]+[_\-])?(?:token|secret|passw(?:or)?d|passphrase|pwd|credentials?|authorization)|netrc|apikey)$",
-    re.IGNORECASE,
+    r"|token|secret|passw(?:or)?d|passphrase|pwd|credentials?|authorization|netrc)"
 )
-_IN_URL = re.compile(r"(?P<scheme>\b[a-z][a-z0-9+.\-]*://)[^\s/?#'\"<>\\]*@", re.IGNORECASE)
+_SECRET_NAME = re.compile(rf"(?:^|[._\-]){_WORDS}$", re.IGNORECASE)
+# Every repetition below is bounded, or eats what it looks at: a long text must not take the square of its length.
+_IN_URL = re.compile(r"(?P<scheme>\b[a-z][a-z0-9+.\-]{0,20}://)[^\s/?#'\"<>\\]*@", re.IGNORECASE)
 _SHAPES = re.compile(
     r"""
-      \b(?:sk|pk|rk)[-_](?:[A-Za-z]+[-_])*[A-Za-z0-9]{16,}     # OpenAI, Stripe and those that took after them
+      \b[spr]k[-_](?:[A-Za-z]{1,20}[-_]){0,3}[A-Za-z0-9]{16,}     # OpenAI, Stripe and those that took after them
     | \bgh[opsur]_[A-Za-z0-9]{20,} | \bgithub_pat_\w{20,} | \bglpat-[\w\-]{16,}
     | \bhf_[A-Za-z0-9]{20,} | \bnpm_[A-Za-z0-9]{20,} | \bpypi-[\w\-]{20,} | \bdop_v1_[0-9a-f]{20,}
-    | \bwandb_v\d+_\w{16,} | \blocal-[0-9a-f]{40}\b
+    | \bwandb_v\d{1,3}_\w{16,} | \blocal-[0-9a-f]{40}\b
     | \bxox[abeoprs]-[A-Za-z0-9\-]{10,} | \b(?:AKIA|ASIA)[A-Z0-9]{16}\b | \bAIza[\w\-]{30,}
-    | \beyJ[\w\-]{10,}\.[\w\-]{10,}\.[\w\-]{10,}               # JSON web tokens
-    | -----BEGIN\ [A-Z ]*PRIVATE\ KEY-----.*?(?:-----END\ [A-Z ]*PRIVATE\ KEY-----|\Z)
+    | \beyJ[\w\-]{10,2000}\.[\w\-]{10,2000}\.[\w\-]{10,}        # JSON web tokens
+    | -----BEGIN\ [A-Z ]{0,40}PRIVATE\ KEY-----.*?(?:-----END\ [A-Z ]{0,40}PRIVATE\ KEY-----|\Z)
     """,
     re.VERBOSE | re.DOTALL,
 )
-_BEARER = re.compile(r"(?P<word>\b(?:Bearer|Basic)\s+)[\w.~+/\-]{8,}=*")
+_BEARER = re.compile(r"(?P<before>\b(?:Bearer|Basic)\s{1,9})(?P<value>[\w.~+/\-]{8,}=*)")
+_VALUE = r"""(?P<value>"[^"\n]*"|'[^'\n]*'|[^\s,;&"'(){}\[\]]+)"""
 _ASSIGNED = re.compile(
-    r"""(?P<name>[A-Za-z_][\w.\-]*)(?P<between>["']?(?:\s?[=:]\s?|\s(?=["'])))(?P<value>"[^"\n]*"|'[^'\n]*'|[^\s,;&"'(){}\[\]]+)"""
+    rf"""(?P<before>(?<![A-Za-z0-9]){_WORDS}["']?[ ]?[=:][ ]?){_VALUE}""",
+    re.IGNORECASE,
 )
-_FLAG = re.compile(r"(?P<name>--[A-Za-z][\w\-]*)(?P<between>\s+)(?P<value>[^\s\-]\S*)")
+_FLAG = re.compile(rf"(?P<before>--(?:[\w\-]{{0,40}}[\-_])?{_WORDS}\s{{1,9}})(?!-){_VALUE}", re.IGNORECASE)
 _NOTHING = ("", "null", "none", "true", "false", "auto", MASK)
 
 
@@ -66,9 +68,9 @@ def mask_text(text: str, environment: Mapping[str, str] | None = None) -> str:
         text = values.sub(MASK, text)
     text = _SHAPES.sub(MASK, text)
     text = _IN_URL.sub(lambda found: f"{found['scheme']}{MASK}@", text)
-    text = _BEARER.sub(lambda found: found["word"] + MASK, text)
-    text = _FLAG.sub(_mask_assigned, text)
-    return _ASSIGNED.sub(_mask_assigned, text)
+    for pattern in (_BEARER, _FLAG, _ASSIGNED):
+        text = pattern.sub(_mask_value, text)
+    return text
 
 
 def mask(value: Any, environment: Mapping[str, str] | None = None) -> Any:
@@ -92,13 +94,12 @@ def _is_secret(key: Any, value: Any) -> bool:
     return isinstance(value, str) and value.lower() not in _NOTHING and is_secret_name(str(key))
 
 
-def _mask_assigned(found: re.Match[str]) -> str:
+def _mask_value(found: re.Match[str]) -> str:
     value = found["value"]
-    plain = value.strip("\"'")
-    if plain.lower() in _NOTHING or not is_secret_name(found["name"]):
+    if value.strip("\"'").lower() in _NOTHING:
         return found[0]
     quote = value[0] if value[0] in "\"'" else ""
-    return f"{found['name']}{found['between']}{quote}{MASK}{quote}"
+    return f"{found['before']}{quote}{MASK}{quote}"
 
 
 @lru_cache(maxsize=4)

@@ -10,6 +10,7 @@ import json
 import struct
 import zlib
 from collections.abc import Iterable, Iterator
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -79,6 +80,68 @@ def read(path: Path) -> WandbFile:
     if found.exit_code is None:
         found.notes.append("There is no exit code: the run was killed, its disk was full, or it is still running.")
     return found
+
+
+def read_run(run_folder: Path) -> WandbFile:
+    """All that a run folder's `.wandb` files hold of its last run, as if it had never been interrupted.
+
+    Of a row that two segments have, and of steps that were trained again, the later segment's counts. Config, summary
+    and the rest are those of the last segment that says something about them.
+
+    Raises:
+        UserError: there is no such file, or one of them cannot be read.
+    """
+    paths = files_in(run_folder)
+    if not paths:
+        raise UserError(f"{run_folder} holds no .wandb file.", "Give the folder of a run that W&B tracked.")
+    segments = [read(path) for path in sorted(paths, key=lambda path: (path.parent.name, path.name))]
+    last = segments[-1]
+    joined = WandbFile(last.path, exit_code=last.exit_code)
+    for segment in segments:
+        if segment.run.get("run_id", last.run.get("run_id")) != last.run.get("run_id"):
+            continue  # another run, that W&B knows under another name
+        joined.run |= {name: value for name, value in segment.run.items() if value}
+        joined.config |= segment.config
+        joined.summary |= segment.summary
+        joined.history = _joined(joined.history, segment.history)
+        joined.system += segment.system
+        where = "" if len(segments) == 1 else f"{segment.path.parent.name}: "
+        joined.notes += [where + note for note in segment.notes]
+    return joined
+
+
+def _joined(earlier: list[dict[str, Any]], later: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """The rows of two segments, of which the later one has taken up the training at its first row's step."""
+    epochs = {row["epoch"]["epoch"] for row in later if _has_epoch(row)}
+    begins = min((row["_step"] for row in later), default=None)
+    kept = [
+        row
+        for row in earlier
+        if (begins is None or row["_step"] < begins) and not (_has_epoch(row) and row["epoch"]["epoch"] in epochs)
+    ]
+    return kept + later
+
+
+def _has_epoch(row: dict[str, Any]) -> bool:
+    return isinstance(row.get("epoch"), dict) and "epoch" in row["epoch"]
+
+
+def without_rows_after(content: bytes, step: int) -> tuple[bytes, int]:
+    """The content of a `.wandb` file without the history rows of steps after `step`, and how many those were."""
+    from google.protobuf.message import DecodeError
+    from wandb.proto.wandb_internal_pb2 import Record  # pyright: ignore[reportAttributeAccessIssue]
+
+    kept, dropped = bytearray(FILE_HEADER), 0
+    for _, message in _messages(_chunks(content), []):
+        with suppress(DecodeError, ValueError):
+            record = Record.FromString(message)
+            if record.WhichOneof("record_type") == "history":
+                row = _nested(record.history.item)
+                if int(row.get("_step", record.history.step.num)) > step:
+                    dropped += 1
+                    continue
+        _append(kept, message)
+    return bytes(kept), dropped
 
 
 def files_in(run_folder: Path) -> list[Path]:
@@ -159,6 +222,20 @@ def _messages(chunks: Iterable[tuple[int, int, bytes]], notes: list[str]) -> Ite
             parts = []
     if parts:
         notes.append(f"The end of the message at byte {started} is missing.")
+
+
+def _append(content: bytearray, message: bytes) -> None:
+    """Add a message to a file's content, in as many chunks as its blocks need."""
+    first = True
+    while first or message:
+        left = BLOCK_BYTES - len(content) % BLOCK_BYTES
+        if left < CHUNK_HEADER.size:
+            content += bytes(left)
+            continue
+        part, message = message[: left - CHUNK_HEADER.size], message[left - CHUNK_HEADER.size :]
+        kind = (LAST if not message else MIDDLE) if not first else (WHOLE if not message else FIRST)
+        content += CHUNK_HEADER.pack(zlib.crc32(bytes([kind]) + part), len(part), kind) + part
+        first = False
 
 
 # --- content --------------------------------------------------------------------------------------------------------

@@ -68,9 +68,10 @@ class Overview:
         tally.unsure += shown.probability < _UNSURE
         self.num_predicted += 1
         most = max(1, self.most_pictures // 2)
-        # The number breaks ties: of equals the earlier is kept, and predictions are never compared themselves.
-        for heap, rank in ((self._most, shown.probability), (self._least, -shown.probability)):
-            (heapq.heappush if len(heap) < most else heapq.heappushpop)(heap, (rank, -self.num_predicted, shown))
+        # The number breaks ties, so that equals fill both: the earlier of them are the surest.
+        for heap, sign in ((self._most, 1), (self._least, -1)):
+            item = (sign * shown.probability, -sign * self.num_predicted, shown)
+            (heapq.heappush if len(heap) < most else heapq.heappushpop)(heap, item)
 
     def add_unreadable(self, path: str, reason: str) -> None:
         """Count a file that could not be read."""
