@@ -7,9 +7,8 @@ import argparse
 import sys
 from pathlib import Path
 
-from manyfit.console import Console
-from manyfit.errors import UserError
 from manyfit.report.compare_command import run_command
+from manyfit.script import exit_code_of
 
 
 def main() -> int:
@@ -28,13 +27,7 @@ def main() -> int:
     parser.add_argument("--currency", metavar="CODE", help="USD, EUR, GBP, ...")
     parser.add_argument("--wandb", action="store_true", help="save a view and a report of these runs in W&B")
     arguments = parser.parse_args()
-    console = Console()
-    try:
-        run_command(arguments, console)
-    except UserError as error:
-        console.error(error)
-        return error.exit_code
-    return 0
+    return exit_code_of(lambda console: run_command(arguments, console))
 
 
 if __name__ == "__main__":

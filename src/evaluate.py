@@ -8,7 +8,7 @@ import sys
 from pathlib import Path
 
 from manyfit.console import Console
-from manyfit.errors import UserError
+from manyfit.errors import EXIT_INTERRUPTED, UserError
 from manyfit.files import to_json
 from manyfit.quiet import quiet_tensorflow
 from manyfit.report.evaluation import evaluation_tables, pairs_of, several_tables
@@ -39,6 +39,8 @@ def main() -> int:
     except UserError as error:
         console.error(error)
         return error.exit_code
+    except KeyboardInterrupt:
+        return EXIT_INTERRUPTED
     told = [evaluation.as_dict() for evaluation in evaluations]
     if len(told) == 1:
         print(to_json(told[0])) if arguments.json else console.print(*evaluation_tables(told[0]))

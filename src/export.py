@@ -8,10 +8,9 @@ import argparse
 import sys
 from pathlib import Path
 
-from manyfit.console import Console
-from manyfit.errors import UserError
 from manyfit.export_command import run_command
 from manyfit.export_names import DYNAMIC, FILE_NAMES, QUANTIZATIONS
+from manyfit.script import exit_code_of
 
 
 def main() -> int:
@@ -28,13 +27,7 @@ def main() -> int:
     parser.add_argument("--data-root", metavar="PATH", help=data_help)
     parser.add_argument("--rehearsal-ok", action="store_true", help="export a model that learned from drawn pictures")
     arguments = parser.parse_args()
-    console = Console()
-    try:
-        run_command(arguments, console)
-    except UserError as error:
-        console.error(error)
-        return error.exit_code
-    return 0
+    return exit_code_of(lambda console: run_command(arguments, console))
 
 
 if __name__ == "__main__":

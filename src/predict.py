@@ -7,10 +7,9 @@ import argparse
 import sys
 from pathlib import Path
 
-from manyfit.console import Console
-from manyfit.errors import UserError
 from manyfit.prediction_command import run_command
 from manyfit.report.prediction import MOST_THUMBNAILS
+from manyfit.script import exit_code_of
 
 
 def main() -> int:
@@ -25,13 +24,7 @@ def main() -> int:
     parser.add_argument("--replicas", type=int, metavar="N", help="GPUs where there are any, else logical CPU devices")
     parser.add_argument("--device", choices=("auto", "gpu", "cpu"), default="auto")
     arguments = parser.parse_args()
-    console = Console()
-    try:
-        run_command(arguments, console)
-    except UserError as error:
-        console.error(error)
-        return error.exit_code
-    return 0
+    return exit_code_of(lambda console: run_command(arguments, console))
 
 
 if __name__ == "__main__":

@@ -4,8 +4,7 @@ import argparse
 import sys
 from pathlib import Path
 
-from manyfit.console import Console
-from manyfit.errors import UserError
+from manyfit.script import exit_code_of
 from manyfit.show import run_command
 
 
@@ -15,13 +14,7 @@ def main() -> int:
     parser.add_argument("run", type=Path, metavar="RUN", help="the folder of a run")
     parser.add_argument("--json", action="store_true", help="print one JSON object")
     arguments = parser.parse_args()
-    console = Console()
-    try:
-        run_command(arguments.run, console, as_json=arguments.json)
-    except UserError as error:
-        console.error(error)
-        return error.exit_code
-    return 0
+    return exit_code_of(lambda console: run_command(arguments.run, console, as_json=arguments.json))
 
 
 if __name__ == "__main__":

@@ -10,7 +10,7 @@ from typing import Any
 
 from manyfit.errors import ConfigError, UserError
 from manyfit.report.ablation import BASELINE, Change
-from manyfit.study import Command, Point, Result, interleaved, run_study, train_command
+from manyfit.study import Command, Point, Result, as_group, interleaved, run_study, train_command
 
 EPOCHS = 3
 """Epochs of each training unless asked otherwise; the first one is not counted."""
@@ -123,6 +123,7 @@ def run_ablation(
             points,
             folder,
             command=command,
+            environment=as_group("ablate", folder),
             on_start=lambda point: show(f"{_shown(point)} ..."),
             on_end=lambda result: show(_outcome(result)),
         )

@@ -2,11 +2,13 @@
 
 import numpy as np
 
-from manyfit import models, optimizer, schedule
+from manyfit import batch_search, models, optimizer, schedule
+from manyfit import data as data_sets
 from manyfit.augment import Augmentation
 from manyfit.batch import BatchPlan
 from manyfit.checkpoint import START, Position
 from manyfit.config import RunConfig
+from manyfit.console import Console
 from manyfit.data.examples import ImageData
 from manyfit.data.pipeline import Feed
 from manyfit.errors import ConfigError
@@ -15,6 +17,28 @@ from manyfit.precision import LossScale
 from manyfit.replicated import ReplicatedModel
 from manyfit.schema.augment import check_rows
 from manyfit.strategy import Place
+
+
+def with_batch_size(
+    config: RunConfig, data: ImageData, place: Place, console: Console
+) -> tuple[RunConfig, batch_search.Search | None]:
+    """`config` with a size in the place of `batch=auto`, and the search that found it; else as it is.
+
+    Raises:
+        ConfigError: no size fits.
+    """
+    return batch_search.resolve(
+        config,
+        facts={
+            "devices": list(place.devices),
+            "input_shape": list(models.input_shape(config.model, data)),
+            "num_classes": len(data.class_names),
+        },
+        num_train=len(data.train),
+        num_replicas=place.num_replicas,
+        cache_dir=data_sets.default_cache_dir(),
+        show=lambda line: console.print(line, whole_lines=True),
+    )
 
 
 def plan_batches(config: RunConfig, data: ImageData, place: Place) -> BatchPlan:
@@ -43,8 +67,12 @@ def compiled(config: RunConfig, plan: BatchPlan, network: Network, data: ImageDa
     check_rows(config.augment, plan.per_replica_batch_size)
     own = network.model
     model = own if isinstance(own, ReplicatedModel) else ReplicatedModel(own, name="replicated")
-    loss, metrics = models.loss_and_metrics(len(data.class_names), model.network.output_shape[-1])
+    loss, metrics = models.loss_and_metrics(len(data.class_names), model.network.output_shape[-1], config.loss)
     if own.compiled and own.loss is not None:
+        if config.loss.is_adjusted:
+            raise ConfigError(
+                "loss.* changes the cross-entropy, but the factory brings a loss of its own.", "Leave it out."
+            )
         loss = own.loss
     model.compile(
         optimizer.build(config.optimizer, learning_rate=schedule.learning_rates(config, plan)[0], ema=config.ema),

@@ -16,12 +16,11 @@ from omegaconf import DictConfig, read_write
 from omegaconf.errors import OmegaConfBaseException
 
 from manyfit import sweep_arguments
-from manyfit.errors import ConfigError, UserError
+from manyfit.errors import EXIT_INTERRUPTED, ConfigError, UserError
 from manyfit.overrides import COMPOSITION_ERRORS, SHOW_KEYS, check_overrides, explain, long_form
 from manyfit.record import environment
 from manyfit.sweep_report import by_agent, is_supervised, tell_wandb
 
-EXIT_INTERRUPTED = 130
 FULL_ERROR = "HYDRA_FULL_ERROR"
 DEFAULT_RUN_FOLDER = "outputs/DATE/TIME_NAME"
 """What conf/hydra/manyfit.yaml gives as hydra.run.dir where the user gives nothing."""

@@ -24,6 +24,7 @@ from manyfit.schema.learning import (
     CosineConfig,
     EarlyStoppingConfig,
     EMAConfig,
+    LossConfig,
     OptimizerConfig,
     PrecisionConfig,
     RampConfig,
@@ -64,6 +65,7 @@ __all__ = [
     "EmnistConfig",
     "HeadConfig",
     "LightAugmentConfig",
+    "LossConfig",
     "MobileNetV2Config",
     "ModelConfig",
     "ModuleConfig",
@@ -119,6 +121,7 @@ class RunConfig:
     precision: PrecisionConfig = field(default_factory=PrecisionConfig)
     tracker: TrackerConfig = field(default_factory=WandbConfig)
     ema: EMAConfig = field(default_factory=EMAConfig)
+    loss: LossConfig = field(default_factory=LossConfig)
     cost: CostConfig = field(default_factory=CostConfig)
     early_stopping: EarlyStoppingConfig = field(default_factory=EarlyStoppingConfig)
     checkpoint: CheckpointConfig = field(default_factory=CheckpointConfig)
@@ -177,6 +180,7 @@ SCHEMAS: dict[str, dict[str, type]] = {
 
 SECTIONS: dict[str, type] = {
     "ema": EMAConfig,
+    "loss": LossConfig,
     "cost": CostConfig,
     "early_stopping": EarlyStoppingConfig,
     "checkpoint": CheckpointConfig,

@@ -15,6 +15,7 @@ from rich.table import Table
 from rich.text import Text
 
 from manyfit.errors import UserError
+from manyfit.masking import mask_text
 from manyfit.system.statistics import gpus_in_words
 
 LOG_WIDTH = 100
@@ -66,6 +67,7 @@ class Console:
 
     def log(self, text: str) -> None:
         """Write `text` to the log file and the sinks alone: what is too long for the screen, such as a traceback."""
+        text = mask_text(text)
         now = datetime.now().astimezone().isoformat(sep=" ", timespec="seconds")[:19]
         lines = [line.rstrip() for line in text.rstrip("\n").splitlines()]
         self._append([f"{now}  {line}".rstrip() for line in lines])

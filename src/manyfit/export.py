@@ -1,11 +1,12 @@
 """A run's model for others to use: written, loaded again, compared with the run's own, put in place with a card."""
 
+import contextlib
 import dataclasses
 import os
 import shutil
 import statistics
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import keras
@@ -93,17 +94,24 @@ def export_run(
 
 
 def _write(run: TrainedRun, network: keras.Model, format_name: str, folder: Path, quantize: str | None) -> None:
-    try:
+    with _explained(format_name):
         FORMATS[format_name].write(in_float32(network), run.class_names, folder, quantize)
+    write_atomically(folder / LABELS_NAME, "".join(f"{name}\n" for name in run.class_names))
+
+
+@contextlib.contextmanager
+def _explained(format_name: str) -> Iterator[None]:
+    """A converter, or the runtime of a format, may fail in any way for a network: inside, that is one message."""
+    try:
+        yield
     except (UserError, OSError):
         raise
-    except Exception as error:  # a converter may fail in any way for a network of the user's own
+    except Exception as error:
         reason = (str(error).strip().splitlines() or [type(error).__name__])[0][:300]
         raise TrainingError(
-            f"The model cannot be converted to {format_name}: {type(error).__name__}: {reason}",
-            "Try --format keras or saved_model, which take every layer.",
+            f"The model cannot be had as {format_name}: {type(error).__name__}: {reason}",
+            "Try --format saved_model or keras, which take every layer.",
         ) from error
-    write_atomically(folder / LABELS_NAME, "".join(f"{name}\n" for name in run.class_names))
 
 
 def _pictures(
@@ -152,8 +160,9 @@ def _agreement(
     shape = tuple(network.input_shape[1:])
     fits = [fitted(picture, shape) for picture in pictures]
     expected = probabilities(network.predict(np.stack(fits), batch_size=32, verbose=0))
-    answer = FORMATS[format_name].read(folder)
-    found = np.stack([answer(one) for one in (pictures if FORMATS[format_name].any_size else fits)])
+    with _explained(format_name):
+        answer = FORMATS[format_name].read(folder)
+        found = np.stack([answer(one) for one in (pictures if FORMATS[format_name].any_size else fits)])
     difference = np.abs(found - expected)
     return Agreement(
         num_pictures=len(pictures),

@@ -49,7 +49,7 @@ def run_command(arguments: Namespace, console: Console) -> Path:
         console.notice("this model is a rehearsal's, and its card says so: it was trained on drawn pictures.")
     console.print(Text(f"agrees on {made.agreement.sentence()}"), whole_lines=True)
     console.print(
-        Text(f"{in_bytes(made.num_bytes)}, {made.agreement.milliseconds:.2f} ms a picture (median, one at a time, CPU)")
+        Text(f"{in_bytes(made.num_bytes)}, {made.agreement.milliseconds:.3g} ms a picture (median, one at a time, CPU)")
     )
     console.print(Text(str(out / FILE_NAMES[arguments.format])), Text(str(out / CARD_NAME)), whole_lines=True)
     return out

@@ -215,16 +215,34 @@ def _quiet_converter() -> Iterator[None]:
 
 
 def _write_onnx(network: keras.Model, class_names: Sequence[str], folder: Path, quantize: str | None) -> None:
+    from tensorflow.python.framework.convert_to_constants import convert_variables_to_constants_v2
+
     onnx, tf2onnx, _ = import_onnx()
     model = raw_pixels_model(network)
     spec = tf.TensorSpec([None, None, None, network.input_shape[-1]], tf.uint8, name="pixels")
-    function = tf.function(lambda pixels: {"probabilities": model(pixels, training=False)}, input_signature=[spec])
+    function = tf.function(lambda pixels: model(pixels, training=False), input_signature=[spec], autograph=False)
+    # Converted from the function itself, constants of some layers (EfficientNet's normalization) become inputs.
+    frozen = convert_variables_to_constants_v2(function.get_concrete_function())
+    names = {frozen.inputs[0].name: "pixels", frozen.outputs[0].name: "probabilities"}
+    given, gives = names
     with _quiet_converter(), quiet_tensorflow():
-        made, _ = tf2onnx.convert.from_function(function, [spec], opset=ONNX_OPSET)
+        made, _ = tf2onnx.convert.from_graph_def(
+            frozen.graph.as_graph_def(), input_names=[given], output_names=[gives], opset=ONNX_OPSET
+        )
+    _rename(made.graph, names)
     known = made.metadata_props.add()
     known.key, known.value = "class_names", json.dumps(list(class_names))
     onnx.checker.check_model(made)
     onnx.save(made, str(folder / FILE_NAMES["onnx"]))
+
+
+def _rename(graph, names: dict[str, str]) -> None:
+    """Give values of an ONNX graph other names, wherever they are named."""
+    for node in graph.node:
+        node.input[:] = [names.get(name, name) for name in node.input]
+        node.output[:] = [names.get(name, name) for name in node.output]
+    for value in (*graph.input, *graph.output):
+        value.name = names.get(value.name, value.name)
 
 
 def _read_onnx(folder: Path) -> Answer:

@@ -15,13 +15,13 @@ _MOST_NAMED = 3
 
 
 @contextlib.contextmanager
-def explained(plan: BatchPlan, data: ImageData, folder: Path) -> Iterator[None]:
+def explained(plan: BatchPlan, data: ImageData, folder: Path | None = None) -> Iterator[None]:
     """Inside, what a user can mend raises a `TrainingError` that says how.
 
     Args:
         plan: The batches of the run.
         data: Its examples.
-        folder: The run folder, from which it can go on.
+        folder: The run folder, from which it can go on; None for what can only be started again.
 
     Raises:
         TrainingError: memory ran out, or a file of the data set is gone or can no longer be read.
@@ -43,7 +43,7 @@ def explained(plan: BatchPlan, data: ImageData, folder: Path) -> Iterator[None]:
             raise
         raise TrainingError(
             f"Files of the data set have changed during the run: {'; '.join(bad)}.",
-            f"Put them back as they were. Then go on: resume={folder}",
+            f"Put them back as they were. Then {'start again.' if folder is None else f'go on: resume={folder}'}",
         ) from error
 
 

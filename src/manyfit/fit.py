@@ -7,21 +7,19 @@ from pathlib import Path
 
 import keras
 
-from manyfit import assembly, batch_search, caches, models, run_record, strategy
+from manyfit import assembly, caches, models, run_record, strategy
 from manyfit import data as data_sets
-from manyfit.callbacks.stop import StopOnSignal, Stopped
+from manyfit.callbacks.stop import StopOnSignal
 from manyfit.config import BatchConfig, RunConfig
 from manyfit.console import Console
-from manyfit.errors import UserError
-from manyfit.files import to_plain
 from manyfit.notices import check_devices, notices_of
 from manyfit.record import RunRecord, check_unused, make_run_folder
 from manyfit.resume import one_process
-from manyfit.sweep_arguments import agent_parameters, check_tracked, tracked_config
 from manyfit.system import gpus as system_gpus
 from manyfit.system.gpus import Gpus
 from manyfit.system.sampler import Sampler
-from manyfit.tracker import Notify, Tracker, explain, open_tracker
+from manyfit.tracker import Notify, Tracker
+from manyfit.tracking import tracked
 from manyfit.training import LOG_NAME, Session
 
 
@@ -53,18 +51,7 @@ def run(config: RunConfig, *, outputs: Path, folder: Path | None = None, console
     if goes_on:
         config, search = with_batches_of(folder, config), None
     else:
-        config, search = batch_search.resolve(
-            config,
-            facts={
-                "devices": list(place.devices),
-                "input_shape": list(models.input_shape(config.model, data)),
-                "num_classes": len(data.class_names),
-            },
-            num_train=len(data.train),
-            num_replicas=place.num_replicas,
-            cache_dir=data_sets.default_cache_dir(),
-            show=lambda line: console.print(line, whole_lines=True),
-        )
+        config, search = assembly.with_batch_size(config, data, place, console)
         asked = config
     plan = assembly.plan_batches(config, data, place)
     with place.strategy.scope():
@@ -100,7 +87,7 @@ def run(config: RunConfig, *, outputs: Path, folder: Path | None = None, console
         with (
             run_record.closed(record, console, notify, run_record.earlier_seconds(found)),
             StopOnSignal(config.max_minutes) as stop,
-            _tracker(config, record, console, notify, name, gpus) as tracker,
+            tracked(config, record, console, notify, gpus) as tracker,
             _sampled(config, record, tracker, notify, gpus, run_record.earlier_seconds(found)) as sampler,
         ):
             session = Session(
@@ -124,42 +111,6 @@ def with_batches_of(folder: Path | None, config: RunConfig) -> RunConfig:
         config,
         batch=BatchConfig(**{**same, "name": "default", "per_replica_batch_size": None, "global_batch_size": size}),
     )
-
-
-@contextlib.contextmanager
-def _tracker(
-    config: RunConfig, record: RunRecord, console: Console, notify: Notify, name: str, gpus: Gpus
-) -> Iterator[Tracker]:
-    derived = {key: record.data[key] for key in ("data", "model", "strategy", "batch", "versions", "git")}
-    tags = [config.data.name, config.model.name, f"{config.strategy.name}-x{record.data['strategy']['num_replicas']}"]
-    if record.data["rehearsal"]:
-        tags.append("rehearsal")
-    told = tracked_config(to_plain(dataclasses.asdict(config)), agent_parameters())
-    with open_tracker(
-        config.tracker,
-        folder=record.folder,
-        run_name=name,
-        config_dict=told,
-        derived=derived | {"learning_rate": record.data["batch"]["learning_rate"]},
-        tags=tags,
-        notify=notify,
-        gpu_indices=gpus.indices,
-    ) as tracker:
-        console.sinks.append(tracker.write_log)
-        facts = {"mode": tracker.mode, "run_id": tracker.run_id, "path": tracker.path, "url": tracker.url}
-        record.update("tracker", **facts, sync_command=tracker.sync_command)
-        try:
-            check_tracked(tracker.config, told)
-            yield tracker
-        except Stopped:
-            raise
-        except Exception as error:
-            tracker.note(f"Failed: {error if isinstance(error, UserError) else explain(error)}")
-            raise
-        finally:
-            console.sinks.remove(tracker.write_log)
-    # An upload that failed at the very end leaves something to sync.
-    record.update("tracker", sync_command=tracker.sync_command)
 
 
 @contextlib.contextmanager

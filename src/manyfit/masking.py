@@ -82,9 +82,7 @@ def mask(value: Any, environment: Mapping[str, str] | None = None) -> Any:
     if isinstance(value, str):
         return mask_text(value, environment)
     if isinstance(value, Mapping):
-        return {
-            key: MASK if _is_secret(key, inner) else mask(inner, environment) for key, inner in value.items()
-        }
+        return {key: MASK if _is_secret(key, inner) else mask(inner, environment) for key, inner in value.items()}
     if isinstance(value, list | tuple):
         return type(value)(mask(inner, environment) for inner in value)
     return value

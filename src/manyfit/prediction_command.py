@@ -12,6 +12,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from manyfit.console import Console
 from manyfit.data.picture_files import find_pictures
 from manyfit.errors import ConfigError, UserError
+from manyfit.processes import ending_on_signals
 from manyfit.quiet import quiet_tensorflow
 from manyfit.report.prediction import (
     Overview,
@@ -35,6 +36,8 @@ def run_command(arguments: Namespace, console: Console) -> Overview:
     """
     for name in ("csv", "html"):
         check_writable(f"--{name}", getattr(arguments, name))
+    if arguments.thumbnails < 2:
+        raise ConfigError(f"--thumbnails {arguments.thumbnails} is less than 2.", "Give the most that the page shows.")
     run = TrainedRun.load(arguments.run)
     paths = find_pictures(arguments.pictures)
     with quiet_tensorflow():
@@ -42,7 +45,8 @@ def run_command(arguments: Namespace, console: Console) -> Overview:
 
         predictor = Predictor(run, replicas=arguments.replicas, device=arguments.device)
     overview = Overview(run.class_names, most_pictures=arguments.thumbnails)
-    with quiet_tensorflow():  # the JPEG library remarks on damaged files, which are reported below
+    # The JPEG library remarks on damaged files, which are reported below; on a signal nothing half written stays.
+    with quiet_tensorflow(), ending_on_signals():
         _stream(predictor, paths, overview, arguments, console)
     if run.rehearsal:
         console.notice("the model was trained on pictures drawn by code (a rehearsal): it says nothing about photos.")
@@ -54,13 +58,15 @@ def run_command(arguments: Namespace, console: Console) -> Overview:
         if overview.num_unreadable:
             console.print(str(arguments.csv.with_suffix(".unreadable.csv")), whole_lines=True)
     if arguments.html is not None:
-        prediction_page(
-            overview,
-            title=f"Predictions of {run.name}",
-            subtitle=f"{len(paths):,} files, read {datetime.now(UTC).strftime('%Y-%m-%d %H:%M UTC')}",
-            notes=_notes(run),
-            thumbnail=thumbnail,
-        ).write(arguments.html)
+        with quiet_tensorflow():
+            page = prediction_page(
+                overview,
+                title=f"Predictions of {run.name}",
+                subtitle=f"{len(paths):,} files, read {datetime.now(UTC).strftime('%Y-%m-%d %H:%M UTC')}",
+                notes=_notes(run),
+                thumbnail=thumbnail,
+            )
+        page.write(arguments.html)
         console.print(str(arguments.html), whole_lines=True)
     if not overview.num_predicted:
         raise UserError(

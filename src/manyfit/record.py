@@ -14,6 +14,7 @@ from typing import Any, Self
 
 from manyfit.errors import ConfigError, UserError
 from manyfit.files import append_line, to_json, to_plain, unwritable, write_atomically
+from manyfit.masking import mask, mask_text
 from manyfit.processes import num_cores
 
 SCHEMA = 1
@@ -23,7 +24,7 @@ LOCK_NAME = ".lock"
 """Held by the process that works on a run; it stays behind, empty."""
 STATUSES = ("running", "finished", "failed", "stopped")
 SECTIONS = ("data", "model", "strategy", "batch", "best", "timing", "tracker", "versions", "git", "host")
-LATE_SECTIONS = ("features", "throughput", "verdict", "system")
+LATE_SECTIONS = ("features", "throughput", "verdict", "system", "mistakes")
 """Sections that a record has only where the run came that far."""
 TESTED_VERSIONS = {"tensorflow": "2.21", "keras": "3.15", "wandb": "0.31"}
 """The releases that every guarantee was tested with; the only place that names them in code."""
@@ -34,7 +35,7 @@ class RunRecord:
     """The record of a run: a dict that every change writes to `record.json`, whole or not at all.
 
     Each epoch is also a line of `epochs.jsonl`. A value that is not finite is written as null; NumPy scalars and
-    arrays become plain numbers and lists.
+    arrays become plain numbers and lists; secrets in text are masked.
 
     Attributes:
         folder: The run folder.
@@ -69,7 +70,7 @@ class RunRecord:
             "attempts": [],
             "epochs": [],
         }
-        data.update(to_plain(sections))
+        data.update(mask(to_plain(sections)))
         _begin_attempt(data, epoch=0, step=0)
         path = Path(folder) / RECORD_NAME
         try:
@@ -117,7 +118,7 @@ class RunRecord:
         if last and last[0].get("status") == "running":
             last[0]["status"] = "killed"  # nobody was left to say how it ended
         self.data["epochs"] = [row for row in self.data["epochs"] if (row.get("epoch") or 0) <= epoch]
-        self.data.update(to_plain(sections), status="running", ended=None, exit_code=None, error=None)
+        self.data.update(mask(to_plain(sections)), status="running", ended=None, exit_code=None, error=None)
         _begin_attempt(self.data, epoch=epoch, step=step)
         self._rows_are_written = False
         self.write()
@@ -128,7 +129,7 @@ class RunRecord:
 
     def update(self, section: str, /, **values: Any) -> None:
         """Merge `values` into a dict section, and write."""
-        self.data.setdefault(section, {}).update(to_plain(values))
+        self.data.setdefault(section, {}).update(mask(to_plain(values)))
         self.write()
 
     def add_epoch(self, row: dict[str, Any]) -> None:
@@ -151,7 +152,7 @@ class RunRecord:
         self.data.update(status=status, ended=None if status == "running" else _now())
         for attempt in self.data.get("attempts", [])[-1:]:
             attempt.update(status=status, ended=self.data["ended"], exit_code=extra.get("exit_code"))
-        for key, value in to_plain(extra).items():
+        for key, value in mask(to_plain(extra)).items():
             if isinstance(value, dict) and isinstance(self.data.get(key), dict):
                 self.data[key].update(value)
             else:
@@ -160,6 +161,7 @@ class RunRecord:
 
     def notice(self, text: str) -> None:
         """Add a notice that the user has seen, once, and write."""
+        text = mask_text(text)
         if text not in self.data["notices"]:
             self.data["notices"].append(text)
             self.write()

@@ -15,7 +15,7 @@ from manyfit.errors import ConfigError, UserError
 from manyfit.record import check_unused
 from manyfit.report.runs import load_runs
 from manyfit.report.scaling import Training
-from manyfit.study import FAILED, KEPT, Command, Point, Result, run_study, train_command
+from manyfit.study import FAILED, KEPT, Command, Point, Result, as_group, run_study, train_command
 
 WORDS = ("replicas", "mode", "repeats", "wandb")
 """What is the study's own on the command line; every other word is an override of the training."""
@@ -150,6 +150,7 @@ def run_scaling(
         [point for _, _, point in ordered],
         folder / RUNS,
         command=command,
+        environment=as_group("scale", folder),
         on_start=lambda point: show(f"{shown(point)} ..."),
         on_end=ended,
     )

@@ -107,6 +107,17 @@ def override(key: str, value: object) -> str:
     return f"{key}={quoted(text)}"
 
 
+def as_group(kind: str, folder: Path) -> dict[str, str]:
+    """Variables that make one group in W&B of a study's runs, under its kind; what the user has set stays.
+
+    >>> as_group("scale", Path("outputs/2026-01-31/12-00-00_mnist"))
+    {'WANDB_JOB_TYPE': 'scale', 'WANDB_RUN_GROUP': 'scale 2026-01-31 12-00-00_mnist'}
+    """
+    group = f"{kind} {folder.parent.name} {folder.name}"[:128]
+    given = {"WANDB_JOB_TYPE": kind, "WANDB_RUN_GROUP": group}
+    return {name: value for name, value in given.items() if not os.environ.get(name)}
+
+
 def interleaved(points: Sequence[Point], repeats: int) -> list[Point]:
     """All points once, then all again: what drifts on the machine meets every point alike."""
     return [replace(point, repeat=repeat) for repeat in range(1, repeats + 1) for point in points]

@@ -6,13 +6,15 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from manyfit import assembly, model_state, probe, run_record, schedule
+from manyfit import assembly, mistakes, model_state, probe, run_record, schedule
 from manyfit.batch import BatchPlan
 from manyfit.caches import Caches
 from manyfit.callbacks.best_model import BestModel
 from manyfit.callbacks.checkpoints import Checkpoints
 from manyfit.callbacks.early_stop import EarlyStopping
+from manyfit.callbacks.guarded import Guarded
 from manyfit.callbacks.learning_rate import EpochLearningRate
+from manyfit.callbacks.model_versions import ModelVersions
 from manyfit.callbacks.phases import Phases
 from manyfit.callbacks.progress import EpochProgress
 from manyfit.callbacks.stop import StopOnSignal, Stopped
@@ -24,12 +26,13 @@ from manyfit.console import Console
 from manyfit.data.examples import ImageData
 from manyfit.errors import EXIT_MAY_RETRY
 from manyfit.faults import explained
+from manyfit.models.saved import load_network
 from manyfit.processes import process_seconds
 from manyfit.record import RunRecord
 from manyfit.replicated import ReplicatedModel
 from manyfit.strategy import Place
 from manyfit.system.sampler import Sampler
-from manyfit.tracker import Notify, Tracker
+from manyfit.tracker import Notify, Tracker, explain
 
 MODEL_NAME = "model.keras"
 LOG_NAME = "log.txt"
@@ -96,7 +99,7 @@ class Session:
                 contextlib.closing(checkpoints),
             ):
                 watched = [checkpoints, watchdog, self.stop]
-                told = [*([early] if early else []), progress, *self.tracker.callbacks()]
+                told = [*([early] if early else []), progress, *self.tracker.callbacks(self.rows), *self._versions()]
                 self.model.fit(
                     train,
                     epochs=self.config.epochs,
@@ -119,6 +122,7 @@ class Session:
             raise
         self.record.update("timing", skipped_steps=self.model.skipped_steps)
         self._judge(train)
+        self._find_mistakes(validation)
         self._sum_up()
 
     def _elapsed(self) -> float:
@@ -178,6 +182,46 @@ class Session:
         self.console.print(f"error: {reason} {remedy}")
         self.record.set_status("failed", exit_code=EXIT_MAY_RETRY, error=reason)
 
+    def _versions(self) -> list[Guarded]:
+        """The callback that hands the tracker every epoch's model, where it wants them."""
+        if not self.tracker.wants_every_model:
+            return []
+        folder = self.record.folder / "wandb" / "models"
+
+        def make() -> ModelVersions:
+            return ModelVersions(folder, self._save_model, self.best, self._hand_model)
+
+        return [Guarded(make, lambda error: self.notify(f"Models are no longer logged ({explain(error)})."))]
+
+    def _hand_model(self, path: Path, aliases: list[str]) -> None:
+        data = self.record.data
+        facts = {key: data["data"].get(key) for key in ("name", "source", "fingerprint", "num_train", "num_validation")}
+        last = data["epochs"][-1] if data["epochs"] else {}
+        numbers = data["best"] if "best" in aliases else {key: last.get(key) for key in data["best"]}
+        about = {"run_folder": self.record.folder.name, "model": data["model"], "git": data["git"]}
+        self.tracker.model(path, aliases, {"data": facts, **numbers, **about})
+
+    def _find_mistakes(self, validation: Any) -> None:
+        """Look at the wrong predictions of the best model, once, where it was asked for."""
+        path, rows = self.record.folder / MODEL_NAME, self.record.data["epochs"]
+        seconds = rows[-1].get("validation_seconds") if rows else None
+        count = mistakes.how_many(
+            self.config.tracker.log_mistakes, validation_seconds=seconds, elapsed_seconds=self._elapsed()
+        )
+        if not count or not self.best.best or not path.exists():
+            return
+        whole = self.cache.network.model
+        whole = whole.network if isinstance(whole, ReplicatedModel) else whole
+        saved = load_network(path, self.config.model, len(self.data.class_names))
+        with mistakes.weights_of(whole, saved):
+            scores = self.model.predict(validation, steps=self.plan.validation_steps)
+        split, names = self.data.validation, self.data.class_names
+        found = mistakes.find(scores, split, names, count, self.record.folder)
+        found = dataclasses.replace(found, epoch=self.best.best.get("epoch"))
+        found.write()
+        self.record.update("mistakes", **found.facts())
+        self.tracker.mistakes(found)
+
     def _judge(self, train: Any) -> None:
         probe.judge_run(
             self.model,
@@ -193,6 +237,8 @@ class Session:
 
     def _sum_up(self) -> None:
         data = self.record.data
+        if self.best.best and not self.tracker.wants_every_model:
+            self._hand_model(self.record.folder / MODEL_NAME, ["best", "latest"])
         verdict = {key: data.get("verdict", {}).get(key) for key in ("bound", "share", "sentence")}
         self.tracker.summary(
             {f"best/{key}": value for key, value in data["best"].items()}

@@ -21,6 +21,7 @@ BLOCK_BYTES = 32768
 CHUNK_HEADER = struct.Struct("<IHB")
 FILE_HEADER = b":W&B\xe1\xbe\x00"
 WHOLE, FIRST, MIDDLE, LAST = 1, 2, 3, 4
+EPOCH_KEY = "epoch/epoch"
 OWN_KEY = "_wandb"
 """Where W&B keeps notes of its own in config and summary; left out."""
 
@@ -95,10 +96,10 @@ def read_run(run_folder: Path) -> WandbFile:
     if not paths:
         raise UserError(f"{run_folder} holds no .wandb file.", "Give the folder of a run that W&B tracked.")
     segments = [read(path) for path in sorted(paths, key=lambda path: (path.parent.name, path.name))]
-    last = segments[-1]
-    joined = WandbFile(last.path, exit_code=last.exit_code)
+    joined = WandbFile(segments[-1].path, exit_code=segments[-1].exit_code)
+    ids = [segment.run["run_id"] for segment in segments if "run_id" in segment.run]
     for segment in segments:
-        if segment.run.get("run_id", last.run.get("run_id")) != last.run.get("run_id"):
+        if segment.run and segment.run.get("run_id") != ids[-1]:
             continue  # another run, that W&B knows under another name
         joined.run |= {name: value for name, value in segment.run.items() if value}
         joined.config |= segment.config
@@ -112,18 +113,10 @@ def read_run(run_folder: Path) -> WandbFile:
 
 def _joined(earlier: list[dict[str, Any]], later: list[dict[str, Any]]) -> list[dict[str, Any]]:
     """The rows of two segments, of which the later one has taken up the training at its first row's step."""
-    epochs = {row["epoch"]["epoch"] for row in later if _has_epoch(row)}
+    epochs = {row[EPOCH_KEY] for row in later if EPOCH_KEY in row}
     begins = min((row["_step"] for row in later), default=None)
-    kept = [
-        row
-        for row in earlier
-        if (begins is None or row["_step"] < begins) and not (_has_epoch(row) and row["epoch"]["epoch"] in epochs)
-    ]
+    kept = [row for row in earlier if (begins is None or row["_step"] < begins) and row.get(EPOCH_KEY) not in epochs]
     return kept + later
-
-
-def _has_epoch(row: dict[str, Any]) -> bool:
-    return isinstance(row.get("epoch"), dict) and "epoch" in row["epoch"]
 
 
 def without_rows_after(content: bytes, step: int) -> tuple[bytes, int]:

@@ -28,6 +28,8 @@ class Segment:
         from_epoch: The epoch it began in, counted from 1.
         from_step: Steps of that epoch that were done before.
         complete: Whether all of it is known to be on the server.
+        project: Where the run is: W&B takes parts of different projects for different runs.
+        entity: Whose it is; None where that was left to the account.
     """
 
     folder: Path
@@ -36,6 +38,8 @@ class Segment:
     from_epoch: int = 1
     from_step: int = 0
     complete: bool = False
+    project: str | None = None
+    entity: str | None = None
 
     @property
     def path(self) -> Path:
@@ -65,6 +69,8 @@ class Segment:
             "from_epoch": self.from_epoch,
             "from_step": self.from_step,
             "complete": self.complete,
+            "project": self.project,
+            "entity": self.entity,
         }
 
 
@@ -75,7 +81,9 @@ def segments_of(run_folder: Path, tracker: Mapping[str, Any]) -> list[Segment]:
         try:
             place = run_folder / str(entry["folder"])
             numbers = int(entry.get("from_epoch") or 1), int(entry.get("from_step") or 0)
-            segment = Segment(place, str(entry["run_id"]), str(entry["mode"]), *numbers, bool(entry.get("complete")))
+            where = (str(entry[key]) if entry.get(key) else None for key in ("project", "entity"))
+            names = str(entry["run_id"]), str(entry["mode"])
+            segment = Segment(place, *names, *numbers, bool(entry.get("complete")), *where)
         except (TypeError, KeyError, ValueError, AttributeError):
             continue
         found.append(segment)
@@ -93,18 +101,15 @@ def sync_line(segments: Iterable[Segment]) -> str | None:
 
 
 def prepare(segments: Sequence[Segment], step: int) -> int:
-    """Make room for a segment that begins after `step`; the last step that it must not write a row of.
+    """Make room for a segment that begins after `step`; the last step that the ones before have a row of, -1 for none.
 
     Raises:
         OSError: a file cannot be rewritten.
     """
-    last = -1
     for segment in segments:
-        if segment.is_uploaded:
-            last = max([last, *(int(row["_step"]) for row in _rows(segment.path))])
-        else:
+        if not segment.is_uploaded:
             drop_rows_after(segment.path, step)
-    return last
+    return max((int(row["_step"]) for segment in segments for row in _rows(segment.path)), default=-1)
 
 
 def drop_rows_after(path: Path, step: int) -> int:

@@ -2,6 +2,7 @@
 
 import json
 import os
+import shutil
 import subprocess
 import sys
 from dataclasses import dataclass
@@ -12,6 +13,7 @@ import pytest
 from PIL import Image
 
 from manyfit.command import repository_root
+from manyfit.report.images import BROWSERS
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # where the stand-ins of servers are
 
@@ -117,3 +119,16 @@ def shared_data() -> Path:
     if not folder.is_dir():
         pytest.skip(f"no real photos: {folder} is missing")
     return folder
+
+
+@pytest.fixture(scope="module")
+def chromium():
+    """A browser that is not asked for the network; skipped where there is none."""
+    playwright = pytest.importorskip("playwright.sync_api", reason="the package playwright is not installed")
+    path = next((path for name in BROWSERS if (path := shutil.which(name))), None)
+    if path is None:
+        pytest.skip("no Chromium or Chrome on PATH: apt-get install chromium")
+    with playwright.sync_playwright() as started:
+        browser = started.chromium.launch(executable_path=path, args=["--no-sandbox"])
+        yield browser
+        browser.close()

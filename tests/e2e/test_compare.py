@@ -2,14 +2,13 @@
 
 import json
 import re
-import shutil
 import time
 
 import pytest
 
 from manyfit.report.comparison import compare
 from manyfit.report.comparison_page import comparison_page
-from manyfit.report.images import BROWSERS, write_images
+from manyfit.report.images import write_images
 from manyfit.report.page import By, Page
 from manyfit.report.runs import load_runs
 
@@ -88,19 +87,6 @@ def test_help_comes_at_once(script):
 
 
 # --- the page, in a browser -------------------------------------------------------------------------------------------
-
-
-@pytest.fixture(scope="module")
-def chromium():
-    """A browser that is not asked for the network; skipped where there is none."""
-    playwright = pytest.importorskip("playwright.sync_api", reason="the package playwright is not installed")
-    path = next((path for name in BROWSERS if (path := shutil.which(name))), None)
-    if path is None:
-        pytest.skip("no Chromium or Chrome on PATH: apt-get install chromium")
-    with playwright.sync_playwright() as started:
-        browser = started.chromium.launch(executable_path=path, args=["--no-sandbox"])
-        yield browser
-        browser.close()
 
 
 class Opened:

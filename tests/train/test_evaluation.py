@@ -21,8 +21,8 @@ from manyfit.config import (
 )
 from manyfit.console import as_text
 from manyfit.errors import ConfigError, DataError, UserError
-from manyfit.evaluation import ConfusionCounts, Evaluation, evaluate_run
-from manyfit.report.evaluation import evaluation_tables
+from manyfit.evaluation import Evaluation, classes_of, cross_entropy, evaluate_run, evaluate_runs
+from manyfit.report.evaluation import evaluation_tables, pairs_of, several_tables
 
 # Keras' own saving, NumPy 2
 pytestmark = pytest.mark.filterwarnings("ignore:__array__ implementation:DeprecationWarning")
@@ -120,15 +120,55 @@ def test_precision_and_recall_where_nothing_was_predicted_or_there():
     assert rows["c"] == {"precision": None, "recall": 0.0, "num_examples": 2}
 
 
-def test_confusion_counts_weigh_rows_and_know_one_logit():
-    counts = ConfusionCounts(2)
-    counts.update_state(np.array([0, 1, 1, 1]), np.array([[-1.0], [2.0], [-3.0], [4.0]]), np.array([1.0, 1, 1, 0]))
-    np.testing.assert_array_equal(counts.result(), [[1, 0], [1, 1]])
-    counts.reset_state()
-    assert not np.any(counts.result())
-    three = ConfusionCounts(3)
-    three.update_state(np.array([2, 0]), np.eye(3)[[1, 0]])
-    np.testing.assert_array_equal(three.result(), [[1, 0, 0], [0, 0, 0], [0, 1, 0]])
+def test_scores_become_classes_and_losses():
+    scores = np.array([[-1.0], [2.0], [-3.0]])
+    assert classes_of(scores).tolist() == [0, 1, 0]
+    expected = keras.losses.BinaryCrossentropy(from_logits=True, reduction=None)(np.array([[0.0], [1], [1]]), scores)
+    np.testing.assert_allclose(cross_entropy(scores, np.array([0, 1, 1])), expected, rtol=1e-6)
+    scores = np.array([[1.0, 3.0, -2.0], [900.0, -900.0, 0.0]])
+    assert classes_of(scores).tolist() == [1, 0]
+    labels = np.array([2, 1])
+    expected = keras.losses.SparseCategoricalCrossentropy(from_logits=True, reduction=None)(labels, scores)
+    np.testing.assert_allclose(cross_entropy(scores, labels), expected, rtol=1e-6)
+
+
+def test_intervals_hold_the_numbers_and_follow_the_seed(two_classes):
+    told = evaluated(two_classes[0], seed=4).as_dict()
+    for name in ("accuracy", "loss"):
+        low, high = told["intervals"][name]
+        assert low <= told[name] <= high and low < high
+    assert "seed 4" in told["intervals"]["method"]
+    assert evaluated(two_classes[0], seed=4).intervals() == told["intervals"]
+    assert evaluated(two_classes[0], seed=5).intervals() != told["intervals"]
+
+
+def test_two_runs_on_the_same_examples_are_paired(two_classes, photos, tmp_path):
+    """The second run knows only one answer: what the pair says follows from the first one's right answers."""
+    folder = two_classes[0]
+    other = shutil.copytree(folder, tmp_path / "always_dogs")
+    network = keras.models.load_model(other / "model.keras")
+    last = network.layers[-1]
+    last.set_weights([np.zeros_like(last.get_weights()[0]), np.ones_like(last.get_weights()[1])])
+    network.save(other / "model.keras")
+    first, second = evaluate_runs([folder, other], device="cpu", data_root=str(photos / "validation"))
+    assert [first.name, second.name] == ["run", "always_dogs"]
+    assert second.right.tolist() == [False] * 4 + [True] * 5
+    (pair,), reasons = pairs_of([first, second])
+    assert reasons == []
+    assert pair.only_baseline == int((first.right & ~second.right).sum())
+    assert pair.accuracy.value == pytest.approx(second.accuracy - first.accuracy)
+    assert pair.loss.value == pytest.approx(second.loss - first.loss, abs=1e-6)
+    shown = "\n".join(as_text(part) for part in several_tables([first.as_dict(), second.as_dict()], [pair], []))
+    assert "always_dogs" in shown and "McNemar" in shown and "bootstrap" in shown
+    # On its own validation split, the same pictures: the same examples by another road.
+    again = evaluate_runs([folder, other], device="cpu")
+    assert pairs_of(again)[0][0].only_baseline == pair.only_baseline
+
+
+def test_runs_of_the_same_name_are_told_apart(two_classes, tmp_path):
+    copy = shutil.copytree(two_classes[0], tmp_path / "elsewhere" / "run")
+    names = [one.name for one in evaluate_runs([two_classes[0], copy], device="cpu")]
+    assert names == [str(two_classes[0]), str(copy)]
 
 
 def test_more_than_two_classes_and_a_penalty(tmp_path):

@@ -13,15 +13,11 @@ import pytest
 
 from manyfit.config import TrackerConfig, WandbConfig
 from manyfit.errors import ConfigError
-from manyfit.tracker import (
-    NullTracker,
-    WandbTracker,
-    exit_code_of,
-    open_tracker,
-    resolve_mode,
-    short_tags,
-)
+from manyfit.tracker import NullTracker, exit_code_of, short_tags
+from manyfit.tracker_opening import open_tracker
 from manyfit.wandb_file import files_in, is_complete, read
+from manyfit.wandb_session import resolve_mode
+from manyfit.wandb_tracker import WandbTracker
 
 
 @pytest.fixture(autouse=True)
@@ -34,6 +30,18 @@ def no_account(monkeypatch, tmp_path):
     monkeypatch.setenv("HOME", str(home))
     monkeypatch.setenv("NETRC", str(home / ".netrc"))
     return home
+
+
+class Counts:
+    """One step an epoch, of eight examples."""
+
+    steps_per_epoch, num_train = 1, 8
+
+    def examples_between(self, first_step, next_step):
+        return 8 * (next_step - first_step)
+
+    def images_per_second(self):
+        return 100.0
 
 
 def opened(folder, config=None, told=None, **changes):
@@ -69,7 +77,7 @@ def test_an_offline_run_holds_config_rows_summary_and_exit_code(tmp_path, no_acc
     with opened(tmp_path, told=told, run_name="n" * 200, tags=["rehearsal", "t" * 80, " "]) as tracker:
         assert (tracker.mode, tracker.url) == ("offline", None)
         assert tracker.path == f"manyfit/{tracker.run_id}"
-        fit(*tracker.callbacks())
+        fit(*tracker.callbacks(Counts()))
         tracker.log({"lone": np.float32(1.5)})
         tracker.summary({"best/val_accuracy": np.float64(0.75)})
         tracker.write_log("a line of the log")
@@ -89,6 +97,7 @@ def test_an_offline_run_holds_config_rows_summary_and_exit_code(tmp_path, no_acc
     rows = [record["history"]["item"] for record in records if record["type"] == "history"]
     assert [row.get("epoch/epoch") for row in rows] == [1, 2, 3, None]
     assert all("epoch/loss" in row and "epoch/val_loss" in row for row in rows[:3])
+    assert [(row["_step"], row.get("examples_seen")) for row in rows] == [(1, 8), (2, 16), (3, 24), (4, None)]
     assert any(record["type"] == "stats" for record in records)
     # Our own reader finds what W&B's does.
     [path] = files_in(tmp_path)
@@ -122,7 +131,7 @@ def test_wandb_samples_the_gpus_of_the_run_alone(tmp_path, nvml_stub):
         import time
         from pathlib import Path
         from manyfit.config import WandbConfig
-        from manyfit.tracker import open_tracker
+        from manyfit.tracker_opening import open_tracker
         from manyfit.wandb_file import files_in, read
         for indices, seconds in (((1, 3), 0.2), ((), 0.2), ((0,), None)):
             folder = Path({str(tmp_path)!r}) / str(len(indices)) / str(seconds)
@@ -168,7 +177,7 @@ def test_a_killed_helper_process_ends_nothing(tmp_path):
         sys.path.insert(0, {str(Path(__file__).parent)!r})
         import keras, psutil
         from pathlib import Path
-        from test_tracker import fit, opened
+        from test_tracker import Counts, fit, opened
 
         class Killer(keras.callbacks.Callback):
             def on_epoch_begin(self, epoch, logs=None):
@@ -180,7 +189,7 @@ def test_a_killed_helper_process_ends_nothing(tmp_path):
         told, folder = [], Path({str(tmp_path)!r})
         epochs = keras.callbacks.LambdaCallback(on_epoch_end=lambda epoch, logs: print("epoch", epoch))
         with opened(folder, told=told) as tracker:
-            fit(Killer(), *tracker.callbacks(), epochs, epochs=4)
+            fit(Killer(), *tracker.callbacks(Counts()), epochs, epochs=4)
             tracker.log({{"x": 1}})
             tracker.summary({{"y": 1}})
             tracker.write_log("text")
@@ -243,7 +252,7 @@ def test_a_start_that_fails_falls_back(tmp_path, monkeypatch):
 
 @pytest.mark.slow
 def test_a_server_that_cannot_be_reached_means_offline(tmp_path, monkeypatch):
-    monkeypatch.setattr("manyfit.tracker.INIT_SECONDS", 3.0)
+    monkeypatch.setattr("manyfit.wandb_session.INIT_SECONDS", 3.0)
     monkeypatch.setenv("WANDB_API_KEY", "0" * 40)
     monkeypatch.setenv("WANDB_BASE_URL", "http://127.0.0.1:9")
     told = []
@@ -289,7 +298,7 @@ def test_a_key_in_netrc_counts(no_account):
 def test_no_tracker_tells_nobody(tmp_path):
     for config in (TrackerConfig(), WandbConfig(mode="disabled")):
         with opened(tmp_path, config) as tracker:
-            assert tracker.callbacks() == []
+            assert tracker.callbacks(Counts()) == []
             tracker.log({"x": 1})
             tracker.summary({})
             tracker.write_log("text")
@@ -299,9 +308,9 @@ def test_no_tracker_tells_nobody(tmp_path):
 
 def test_tensorboard_comes_with_either_tracker(tmp_path):
     with opened(tmp_path / "none", TrackerConfig(tensorboard=True)) as tracker:
-        fit(*tracker.callbacks())
+        fit(*tracker.callbacks(Counts()))
     with opened(tmp_path / "wandb", WandbConfig(mode="offline", tensorboard=True)) as tracker:
-        assert len(tracker.callbacks()) == 2
+        assert len(tracker.callbacks(Counts())) == 2
     assert list((tmp_path / "none" / "tensorboard" / "validation").glob("events*"))
 
 
@@ -309,7 +318,7 @@ def test_tensorboard_that_cannot_write_ends_nothing(tmp_path):
     (tmp_path / "tensorboard").write_text("a file in the way")
     told = []
     with opened(tmp_path, TrackerConfig(tensorboard=True), told) as tracker:
-        fit(*tracker.callbacks())
+        fit(*tracker.callbacks(Counts()))
     assert len(told) == 1
     assert "TensorBoard" in told[0]
 
@@ -337,7 +346,7 @@ def test_a_process_that_is_killed_keeps_what_it_logged(tmp_path):
         import os, signal, time
         from pathlib import Path
         from manyfit.config import WandbConfig
-        from manyfit.tracker import open_tracker
+        from manyfit.tracker_opening import open_tracker
         tracker = open_tracker(WandbConfig(mode="offline"), folder=Path({str(tmp_path)!r}), run_name="killed",
                                config_dict={{}}, derived={{}}, tags=[], notify=print)
         tracker.log({{"x": 7}})

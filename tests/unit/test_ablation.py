@@ -173,6 +173,12 @@ def test_a_steady_baseline_still_has_some_noise():
     assert found.rows[0].verdict == "no difference"
 
 
+def test_a_baseline_that_ran_once_claims_little():
+    found = ablation(CHANGES[:1], [record(100.0)], {"many steps a call": [record(85.0)]})
+    assert (found.noise, found.rows[0].verdict) == (0.25, "no difference")
+    assert "measured once" in "\n".join(as_text(part) for part in ablation_tables(found))
+
+
 def test_what_is_too_short_to_measure_claims_nothing():
     short = {"epochs": [{"train_seconds": 1.0, "images_per_second": None}]}
     found = ablation(CHANGES[:1], [short, short], {"many steps a call": [short]})

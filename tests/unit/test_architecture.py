@@ -40,6 +40,13 @@ LIGHT = (
     "scaling_plan",
     "scaling_report",
     "wandb_file",
+    "wandb_segments",
+    "masking",
+    "script",
+    "code_state",
+    "trained_run",
+    "export_names",
+    "show",
     "system",
     "killed",
     "multirun",
@@ -57,8 +64,11 @@ LIGHT = (
 
 RANKS = {
     **dict.fromkeys(("", "errors", "files", "processes", "schema", "config", "batch", "schedule", "record"), 0),
+    "masking": 0,
     **dict.fromkeys(("evaluation", "fit", "self_check", "study", "ablation", "batch_probe"), 2),
     **dict.fromkeys(("scaling", "scaling_plan", "scaling_report"), 2),
+    **dict.fromkeys(("evaluation_data", "prediction", "export", "learning_rate_range"), 2),
+    **dict.fromkeys(("prediction_command", "export_command"), 3),
     **dict.fromkeys(("sweep_local", "sweep_run"), 2),
     **dict.fromkeys(("command", "overrides", "multirun", "sweep_check", "sweep_command"), 3),
 }

@@ -73,8 +73,8 @@ def test_a_thousand_classes_are_cut(card):
         ("none", "small_cnn", "Trained from scratch"),
         ("rehearsal", "mobilenet_v2", "rehearsal backbone of manyfit (Apache-2.0)"),
         ("imagenet", "mobilenet_v2", "Apache-2.0, as Keras' documentation says"),
-        ("imagenet", "ResNet50V2", "MIT"),
-        ("imagenet", "ConvNeXtTiny", "not known to this project"),
+        ("imagenet", "ResNet50", "MIT (Kaiming He)"),
+        ("imagenet", "ResNet50V2", "not known to this project"),
         ("base.h5", "mobilenet_v2", "ask where the file came from"),
     ],
 )

@@ -33,9 +33,10 @@ def test_files_are_taken_as_given_and_once(tree):
     assert names(tree, "b/2.jpg", "b", "a/.hidden.jpg") == ["b/2.jpg", "b/1.JPG", "a/.hidden.jpg"]
 
 
-def test_patterns_reach_into_folders_and_name_files_only(tree):
+def test_patterns_reach_into_folders_and_may_name_them(tree):
     assert names(tree, "**/*.jpg") == ["b/2.jpg"]
-    assert names(tree, "**") == ["a/x.png", "b/1.JPG", "b/2.jpg", "top.gif"]
+    assert sorted(names(tree, "**")) == ["a/x.png", "b/1.JPG", "b/2.jpg", "top.gif"]
+    assert names(tree, "[b]*") == ["b/1.JPG", "b/2.jpg"]
 
 
 def test_a_file_whose_name_looks_like_a_pattern(tree):

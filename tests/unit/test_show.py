@@ -39,7 +39,9 @@ def test_a_finished_run(made_runs, tmp_path, told):
     assert section(sheet, "in the folder")["model.keras"].startswith("1.5 kB")
     assert section(sheet, "result")["best epoch"] == "5 of 5"
     commands = dict(sheet.commands)
-    assert commands["train it for more epochs"] == f"python src/train.py resume={folder} epochs=10 'resume.allow=[epochs]'"
+    assert (
+        commands["train it for more epochs"] == f"python src/train.py resume={folder} epochs=10 'resume.allow=[epochs]'"
+    )
     assert commands["upload it to W&B"] == "wandb sync wandb/x"
     assert commands["export its model"].startswith(f"python src/export.py {folder} --format")
     for part in ("2 replicas", "tensorflow 2.21.0", "src/compare.py", "src/predict.py", "src/evaluate.py"):
@@ -47,15 +49,15 @@ def test_a_finished_run(made_runs, tmp_path, told):
 
 
 def test_an_unfinished_run_says_how_to_go_on_and_from_where(made_runs, tmp_path, told):
-    folder = made_runs.make_run(tmp_path / "a run", epochs=2, status="stopped", error="stopped by SIGTERM", exit_code=143)
+    folder = made_runs.make_run(
+        tmp_path / "a run", epochs=2, status="stopped", error="stopped by SIGTERM", exit_code=143
+    )
     for position in (Position(1, 0), Position(2, 7)):
         checkpoint.save(folder / checkpoint.FOLDER_NAME, Checkpoint(position, {"w": np.zeros(3)}))
     sheet, _ = told(folder)
     rows = section(sheet, "checkpoints")
     assert rows["1"].startswith("in epoch 3, after step 7") and rows["2"].startswith("after epoch 1 (")
-    assert dict(sheet.commands)["go on with it"] == f"python src/train.py 'resume={folder}'".replace(
-        f"'resume={folder}'", f"resume='{folder}'"
-    )
+    assert dict(sheet.commands)["go on with it"] == f"python src/train.py resume='{folder}'"
     assert section(sheet, "how it went")["error"] == "stopped by SIGTERM"
     assert "evaluate its model" not in dict(sheet.commands)  # it holds no model
 

@@ -26,7 +26,7 @@ from manyfit.sweep_arguments import (
     tracked_config,
 )
 from manyfit.sweep_run import arrived
-from manyfit.tracker import open_tracker
+from manyfit.tracker_opening import open_tracker
 
 ODD = "a b, c = {d} (e) [f] 'g' \"h\" \\ i: 100 % # ~ ! ü 漢\n\tj"
 

@@ -38,8 +38,7 @@ def _files_of(asked: str) -> Iterator[str]:
         yield path
     elif glob.has_magic(path):
         for match in sorted(glob.iglob(path, recursive=True)):
-            if not os.path.isdir(match):  # `**` names the folders as well as what is in them
-                yield match
+            yield from _below(match) if os.path.isdir(match) else (match,)
 
 
 def _below(folder: str) -> Iterator[str]:

@@ -2,10 +2,11 @@
 
 import keras
 
-from manyfit.config import ModelConfig
+from manyfit.config import LossConfig, ModelConfig
 from manyfit.data.examples import ImageData
 from manyfit.errors import ConfigError
 from manyfit.models.backbones import build_application, build_mobilenet_v2
+from manyfit.models.losses import ClassLoss
 from manyfit.models.module import build_module
 from manyfit.models.network import Network, num_outputs
 from manyfit.models.small_cnn import build_small_cnn
@@ -60,24 +61,31 @@ def penalize(model: keras.Model, l2: float) -> None:
 
 
 def loss_and_metrics(
-    num_classes: int, outputs: int | None = None
+    num_classes: int, outputs: int | None = None, settings: LossConfig | None = None
 ) -> tuple[keras.losses.Loss, list[keras.metrics.Metric]]:
     """The loss and the accuracy of class scores (logits): one for two classes, else one a class.
 
     Args:
         outputs: Scores that the network gives an example; None for the usual number.
+        settings: Smoothing and focus of the loss; None for the plain cross-entropy.
 
     Raises:
         ConfigError: a network whose outputs do not fit the classes of the data.
     """
     outputs = num_outputs(num_classes) if outputs is None else outputs
     if outputs == 1 and num_classes == 2:
-        loss = keras.losses.BinaryCrossentropy(from_logits=True)
+        loss = _adjusted(settings, outputs) or keras.losses.BinaryCrossentropy(from_logits=True)
         return loss, [keras.metrics.BinaryAccuracy(name="accuracy", threshold=0.0)]
     if outputs != num_classes:
         raise ConfigError(
             f"The model gives {outputs} scores an example, but the data has {num_classes} classes.",
             f"End it in {num_outputs(num_classes)} logits (no softmax).",
         )
-    loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
+    loss = _adjusted(settings, outputs) or keras.losses.SparseCategoricalCrossentropy(from_logits=True)
     return loss, [keras.metrics.SparseCategoricalAccuracy(name="accuracy")]
+
+
+def _adjusted(settings: LossConfig | None, outputs: int) -> keras.losses.Loss | None:
+    if settings is None or not settings.is_adjusted:
+        return None
+    return ClassLoss(settings.label_smoothing, settings.focal_gamma, outputs)

@@ -14,6 +14,8 @@ from manyfit.console import mean_images_per_second, seconds
 BASELINE = "baseline"
 LEAST_NOISE = 0.02
 """Differences below this are noise even where the baseline seems steadier: it has been run a few times only."""
+UNKNOWN_NOISE = 0.25
+"""What is taken for noise where the baseline ran once: its own scatter is not known."""
 
 
 @dataclass(frozen=True)
@@ -126,7 +128,7 @@ def ablation(
     measured = [Measured.of(record) for record in baseline]
     speeds = tuple(one.images_per_second for one in measured if one.images_per_second)
     spread = (max(speeds) - min(speeds)) / statistics.mean(speeds) if speeds else 0.0
-    noise = max(LEAST_NOISE, spread)
+    noise = max(LEAST_NOISE, spread) if len(speeds) > 1 else UNKNOWN_NOISE
     base = _mean(measured)
     errors = errors or {}
     rows = [_row(change, records.get(change.name, ()), base, noise, errors.get(change.name)) for change in changes]
@@ -187,6 +189,11 @@ def _cells(measured: Measured, ratio: float | None) -> list[str]:
 
 
 def _about_noise(result: Ablation) -> str:
+    if len(result.speeds) < 2:
+        return (
+            "The baseline was measured once, so that its scatter is not known: a difference below "
+            f"{result.noise:.0%} is taken for noise."
+        )
     runs = ", ".join(f"{speed:,.0f}" for speed in result.speeds)
     return (
         f"The baseline ran {len(result.speeds)} times: {runs} images/s, from first to last {result.drift:+.0%}. "

@@ -13,15 +13,13 @@ from manyfit.report.show import in_bytes
 _MOST_CLASSES = 100
 
 _KERAS_LICENCES = {
-    "mobilenet": "Apache-2.0",
-    "inception": "Apache-2.0",
-    "nasnet": "Apache-2.0",
-    "efficientnet": "Apache-2.0",
-    "densenet": "BSD 3-Clause",
-    "resnet": "MIT (ResNet: Kaiming He)",
-    "vgg": "CC BY 4.0 (VGG, University of Oxford)",
+    **dict.fromkeys(("mobilenet_v2", "MobileNetV2", "MobileNet", "NASNetMobile", "NASNetLarge"), "Apache-2.0"),
+    **dict.fromkeys(("InceptionV3", "InceptionResNetV2"), "Apache-2.0"),
+    **dict.fromkeys(("DenseNet121", "DenseNet169", "DenseNet201"), "BSD 3-Clause"),
+    **dict.fromkeys(("VGG16", "VGG19"), "Creative Commons Attribution (VGG, University of Oxford)"),
+    "ResNet50": "MIT (Kaiming He)",
 }
-"""The licences that Keras' documentation of its applications has named for the weights; others are not known here."""
+"""What the documentation of keras.applications has named as the licence of the ImageNet weights; it names no others."""
 
 
 @dataclass(frozen=True)
@@ -111,7 +109,7 @@ def model_card(made: Exported, now: datetime | None = None) -> str:
         "## Agreement with the run's model",
         "",
         f"Loaded again and compared with `model.keras` of the run: {made.agreement.sentence()}. One picture takes "
-        f"{made.agreement.milliseconds:.2f} ms (median, batch of 1, on the CPU of the machine that exported it).",
+        f"{made.agreement.milliseconds:.3g} ms (median, batch of 1, on the CPU of the machine that exported it).",
         "",
         *_table("Provenance", _provenance_rows(made, date)),
         "## Licence of the weights",
@@ -135,7 +133,7 @@ def licence(record: Mapping[str, Any]) -> str:
             f"code. {own}"
         )
     if weights == "imagenet":
-        known = next((value for key, value in _KERAS_LICENCES.items() if name.lower().startswith(key)), None)
+        known = _KERAS_LICENCES.get(name)
         said = f"{known}, as Keras' documentation says" if known else "not known to this project: see keras.io"
         return (
             f"It started from the ImageNet weights of keras.applications for {name}; their licence: {said}. The "

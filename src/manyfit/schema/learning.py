@@ -1,4 +1,4 @@
-"""The groups `optimizer`, `schedule`, `precision`, the sections `ema` and `early_stopping`: how a model learns."""
+"""The groups `optimizer`, `schedule`, `precision`, the sections `ema`, `loss`, `early_stopping`: how a model learns."""
 
 from dataclasses import dataclass, field
 
@@ -179,3 +179,25 @@ class EarlyStoppingConfig:
         at_least("early_stopping.patience", self.patience, 1)
         at_least("early_stopping.min_delta", self.min_delta, 0)
         one_of("early_stopping.mode", self.mode, ("auto", "min", "max"))
+
+
+@dataclass
+class LossConfig:
+    """What the cross-entropy of the training and of the validation is changed by.
+
+    Args:
+        label_smoothing: Share of the target that is spread over all classes.
+        focal_gamma: How much less an example counts that is classified well; 0 for not at all.
+    """
+
+    label_smoothing: float = 0.0
+    focal_gamma: float = 0.0
+
+    def __post_init__(self) -> None:
+        between("loss.label_smoothing", self.label_smoothing, 0, 0.99)
+        at_least("loss.focal_gamma", self.focal_gamma, 0)
+
+    @property
+    def is_adjusted(self) -> bool:
+        """Whether it is not the plain cross-entropy."""
+        return bool(self.label_smoothing or self.focal_gamma)

@@ -16,16 +16,24 @@ class TrackerConfig:
             None for no samples.
         system_metrics_gpus: The GPUs that are sampled: `auto` (those that the run trains on, none for a run on CPUs),
             `all` of the machine, or a list of indices as `nvidia-smi` counts them.
+        log_mistakes: The most confident wrong predictions of the best model that are kept with their pictures, beside
+            the confusion matrix; 0 for neither. `auto`: 16, where it costs at most a twentieth of the run's time.
     """
 
     name: str = "none"
     tensorboard: bool = False
     system_metrics_seconds: float | None = 2.0
     system_metrics_gpus: Any = AUTO
+    log_mistakes: Any = AUTO
 
     def __post_init__(self) -> None:
         at_least("tracker.system_metrics_seconds", self.system_metrics_seconds, 0.1)
         _check_gpus(self.system_metrics_gpus)
+        if self.log_mistakes != AUTO and (type(self.log_mistakes) is not int or self.log_mistakes < 0):
+            raise ConfigError(
+                f"tracker.log_mistakes={self.log_mistakes} is not one of its choices.",
+                "Give auto, or a whole number: 16 for that many, 0 for none.",
+            )
 
 
 @dataclass
@@ -34,6 +42,11 @@ class WandbConfig(TrackerConfig):
 
     Args:
         mode: `auto` takes WANDB_MODE if set, else online where there is a key, else offline.
+        job_type: What kind of run it is, beside its group; left at `train`, WANDB_JOB_TYPE may name another one, and a
+            run that a sweep's agent starts is a `sweep`.
+        log_model: `best` uploads the best model when the run has finished, `all` that of every epoch as well.
+        log_code: Upload the commit, and the uncommitted changes that the run folder keeps in any case.
+        log_every_steps: Log loss, metrics, learning rate and images/s every so many steps; None for epochs alone.
     """
 
     name: str = "wandb"
@@ -43,10 +56,16 @@ class WandbConfig(TrackerConfig):
     group: str | None = None
     tags: list[str] = field(default_factory=list)
     notes: str | None = None
+    job_type: str = "train"
+    log_model: str = "none"
+    log_code: bool = False
+    log_every_steps: int | None = None
 
     def __post_init__(self) -> None:
         super().__post_init__()
         one_of("tracker.mode", self.mode, (AUTO, "online", "offline", "disabled"))
+        one_of("tracker.log_model", self.log_model, ("none", "best", "all"))
+        at_least("tracker.log_every_steps", self.log_every_steps, 1)
 
 
 def _check_gpus(value: object) -> None:
