@@ -27,7 +27,7 @@ from manyfit.errors import EXIT_FAILED, EXIT_FINISHED, ConfigError
 from manyfit.overrides import COMPOSITION_ERRORS, SWEEP_DIR, check_overrides, explain, group_choices, parse_override
 from manyfit.record import make_run_folder
 from manyfit.report.jobs import Job, jobs_tables
-from manyfit.study import Point, Result, override, run_study
+from manyfit.study import Point, Result, as_group, override, run_study
 
 CONFIG_FOLDER = Path(__file__).resolve().parents[2] / "conf"
 MOST_SHOWN = 5
@@ -70,6 +70,7 @@ def run_many(arguments: argparse.Namespace, outputs: Path, *, console: Console |
             points,
             folder,
             command=command,
+            environment=as_group("multirun", folder),
             on_start=lambda point: console.print(f"job {names[point.label] or point.label} ..."),
             on_end=ended,
         )

@@ -22,7 +22,7 @@ from manyfit.locks import FileLock
 from manyfit.record import ROWS_NAME
 from manyfit.report.sweep import SweepRun
 from manyfit.resume import CONFIG_NAME
-from manyfit.study import FAILED, STOPPED, Point, Result, override, run_study
+from manyfit.study import FAILED, STOPPED, Point, Result, as_group, override, run_study
 from manyfit.sweep_file import Parameter, SweepFile
 from manyfit.sweep_search import draw, grid, keys, open_search
 
@@ -98,6 +98,7 @@ class LocalSweep:
             self.folder,
             command=self._command,
             workers=workers,
+            environment=as_group("sweep", self.folder),
             on_end=ended,
             stop_early=self._stop_early,
         )
