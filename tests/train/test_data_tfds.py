@@ -5,6 +5,7 @@ import io
 import numpy as np
 import pytest
 import tensorflow_datasets as tfds
+from etils import epath
 from PIL import Image
 
 from manyfit import data
@@ -25,10 +26,14 @@ def picture_with_a_corner() -> np.ndarray:
     return image
 
 
+# Else it is looked up as a resource of the package `tests`, and other distributions bring one of that name.
+HERE = epath.Path(__file__).parent
+
 with tfds.core.registered.skip_registration():
 
     class CatsVsDogs(tfds.core.GeneratorBasedBuilder):
         VERSION = tfds.core.Version("4.0.1")
+        pkg_dir_path = HERE
 
         def _info(self):
             features = {
@@ -49,6 +54,7 @@ with tfds.core.registered.skip_registration():
 
     class TfFlowers(tfds.core.GeneratorBasedBuilder):
         VERSION = tfds.core.Version("3.0.1")
+        pkg_dir_path = HERE
 
         def _info(self):
             features = {"image": tfds.features.Image(), "label": tfds.features.ClassLabel(names=["daisy", "tulips"])}
@@ -63,6 +69,7 @@ with tfds.core.registered.skip_registration():
 
     class Emnist(tfds.core.GeneratorBasedBuilder):
         VERSION = tfds.core.Version("3.1.0")
+        pkg_dir_path = HERE
         BUILDER_CONFIGS = [tfds.core.BuilderConfig(name="letters")]
 
         def _info(self):
