@@ -18,6 +18,8 @@ from manyfit.processes import num_cores
 
 STEPS_AHEAD = 4
 """Steps that are loaded before they are asked for."""
+CHUNK_STEPS, CHUNK_BYTES = 64, 4_000_000
+"""Steps of small examples that are gathered at a time: a thread that wakes for every short step disturbs the step."""
 
 
 @dataclass(frozen=True)
@@ -75,7 +77,7 @@ class Feed:
             order = order.skip(self.start_step * local)
         load = self._load_arrays if self.split.images is not None else self._load_files
         rows = load(order, self.rows_per_step // num_replicas, local if stacked else None)
-        if self.prefetch:
+        if self.prefetch and self._steps_a_chunk == 1:
             rows = rows.prefetch(STEPS_AHEAD if stacked else STEPS_AHEAD * local)
         options = tf.data.Options()
         # Tuning runs in a thread that sleeps for up to a minute, for which the end of a distributed iterator waits.
@@ -106,16 +108,27 @@ class Feed:
     def _parallel_calls(self) -> int | None:
         return num_cores() if self.parallel_map else None
 
+    @property
+    def _steps_a_chunk(self) -> int:
+        if self.split.images is None or not self.prefetch:
+            return 1
+        step_bytes = self.rows_per_step * self.split.images[:1].nbytes
+        return max(1, min(CHUNK_STEPS, CHUNK_BYTES // max(1, step_bytes)))
+
     def _load_arrays(self, order: tf.data.Dataset, rows: int, stack: int | None) -> tf.data.Dataset:
-        shape = [rows] if stack is None else [stack, rows]
-        order = order if stack is None else order.batch(stack, drop_remainder=True)
+        steps = self._steps_a_chunk
+        parts = [size for size in (steps if steps > 1 else None, stack, rows) if size is not None]
+        if len(parts) > 1:
+            order = order.batch(steps * (stack or 1), drop_remainder=True)
         images, labels = as_tensor(self.split.images), tf.constant(self.split.labels)
 
         def gather(indices, mask):
             pictures = fit_shape(tf.gather(images, tf.reshape(indices, [-1])), self.image_shape)
-            return tf.reshape(pictures, [*shape, *self.image_shape]), tf.gather(labels, indices), mask
+            pictures = tf.reshape(pictures, [*parts, *self.image_shape])
+            return pictures, tf.reshape(tf.gather(labels, indices), parts), tf.reshape(mask, parts)
 
-        return order.map(gather, num_parallel_calls=self._parallel_calls, deterministic=True)
+        loaded = order.map(gather, num_parallel_calls=self._parallel_calls, deterministic=True)
+        return loaded if steps == 1 else loaded.prefetch(1).unbatch()
 
     def _load_files(self, order: tf.data.Dataset, rows: int, stack: int | None) -> tf.data.Dataset:
         paths, labels = tf.constant(list(self.split.paths or ())), tf.constant(self.split.labels)
