@@ -102,6 +102,9 @@ class Tracker:
     def mistakes(self, found: Any) -> None:
         """Tell the wrong predictions (`manyfit.mistakes.Mistakes`)."""
 
+    def preempted(self) -> None:
+        """Tell that the run was stopped from outside, and may go on."""
+
     def finish(self, exit_code: int = 0) -> None:
         """Close the tracker; what it was told is on disk afterwards."""
 

@@ -118,6 +118,7 @@ class Session:
                 )
         except Stopped:
             position = checkpoints.save_now()
+            self.tracker.preempted()
             self.notify(f"Saved at {position}; to go on: resume={self.record.folder}")
             raise
         self.record.update("timing", skipped_steps=self.model.skipped_steps)

@@ -38,6 +38,7 @@ class WandbFile:
         history: A dict a logged row, in the order of logging, with W&B's own `_step`, `_runtime` and `_timestamp`.
         summary: Nested; the last value of each key.
         system: A dict a sample of the system metrics: `time` in seconds since 1970, `cpu`, `gpu.0.gpu`, ...
+        preempting: Whether the run was marked as stopped from outside.
         exit_code: None where the file has none: the run was killed, its disk was full, or it is still running.
         notes: What could not be read, a sentence each; empty for a file that is whole.
     """
@@ -48,6 +49,7 @@ class WandbFile:
     history: list[dict[str, Any]] = field(default_factory=list)
     summary: dict[str, Any] = field(default_factory=dict)
     system: list[dict[str, Any]] = field(default_factory=list)
+    preempting: bool = False
     exit_code: int | None = None
     notes: list[str] = field(default_factory=list)
 
@@ -96,7 +98,8 @@ def read_run(run_folder: Path) -> WandbFile:
     if not paths:
         raise UserError(f"{run_folder} holds no .wandb file.", "Give the folder of a run that W&B tracked.")
     segments = [read(path) for path in sorted(paths, key=lambda path: (path.parent.name, path.name))]
-    joined = WandbFile(segments[-1].path, exit_code=segments[-1].exit_code)
+    last = segments[-1]
+    joined = WandbFile(last.path, exit_code=last.exit_code, preempting=last.preempting)
     ids = [segment.run["run_id"] for segment in segments if "run_id" in segment.run]
     for segment in segments:
         if segment.run and segment.run.get("run_id") != ids[-1]:
@@ -256,6 +259,8 @@ def _add(found: WandbFile, position: int, message: bytes) -> None:
             sample = {item.key: json.loads(item.value_json) for item in record.stats.item}
             time = record.stats.timestamp
             found.system.append({"time": time.seconds + time.nanos / 1e9, **sample})
+        elif kind == "preempting":
+            found.preempting = True
         elif kind == "exit":
             found.exit_code = record.exit.exit_code
     except (DecodeError, ValueError, RecursionError) as error:

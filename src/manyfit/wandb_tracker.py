@@ -113,6 +113,10 @@ class WandbTracker(Tracker):
 
         self._attempt(add)
 
+    def preempted(self) -> None:
+        """Mark the run as preempting: W&B then shows it as preempted, and a sweep gives it to another agent."""
+        self._attempt(self._run.mark_preempting)
+
     def model(self, path: Path, aliases: Sequence[str], facts: Mapping[str, Any]) -> None:
         """Log a saved model as an artifact, with the data it was trained on as what the run used."""
         if self._asked.log_model != "none":

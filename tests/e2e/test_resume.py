@@ -158,6 +158,16 @@ def test_a_time_limit_stops_in_good_order(runner, uninterrupted, tmp_path):
     assert_bit_equal(tmp_path / "run", uninterrupted)
 
 
+def test_a_training_that_stands_still_ends_and_goes_on(runner, uninterrupted, tmp_path):
+    run = (*SMALL, f"hydra.run.dir={tmp_path / 'run'}", "resume=auto")
+    assert runner.run(*run, "watchdog.minutes=0.05", kill=("a step", 6), signal_number=0) == 75
+    record, log = RunRecord.load(tmp_path / "run").data, (tmp_path / "run" / "log.txt").read_text()
+    assert (record["status"], record["exit_code"]) == ("failed", 75) and "watchdog.minutes" in record["error"]
+    assert "kill_worker.py" in log and "epoch_loop.py" in log
+    assert runner.run(*run) == 0
+    assert_bit_equal(tmp_path / "run", uninterrupted)
+
+
 def test_another_number_of_replicas_goes_on_to_the_same_numbers(runner, uninterrupted, tmp_path):
     run = (*SMALL, f"hydra.run.dir={tmp_path / 'run'}")
     assert runner.run(*run, kill=("validation", 2)) == -signal.SIGKILL

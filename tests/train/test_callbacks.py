@@ -22,6 +22,7 @@ from manyfit.callbacks.watchdog import Watchdog
 from manyfit.config import EarlyStoppingConfig
 from manyfit.console import Console
 from manyfit.errors import ConfigError, TrainingError
+from manyfit.processes import process_seconds
 from manyfit.record import RunRecord
 
 NAN = float("nan")
@@ -438,3 +439,10 @@ def test_a_time_limit_stops_at_the_end_of_a_call():
     with pytest.raises(Stopped, match="max_minutes=1") as caught:
         stop.on_train_batch_end(1)
     assert caught.value.exit_code == 75
+
+
+def test_a_clock_that_is_set_moves_nothing(monkeypatch):
+    before = process_seconds()
+    monkeypatch.setattr(time, "time", lambda: 0.0)
+    assert 0 <= process_seconds() - before < 60
+    StopOnSignal(1e6).check()

@@ -15,7 +15,7 @@ from manyfit.config import TrackerConfig, WandbConfig
 from manyfit.errors import ConfigError
 from manyfit.tracker import NullTracker, exit_code_of, short_tags
 from manyfit.tracker_opening import open_tracker
-from manyfit.wandb_file import files_in, is_complete, read
+from manyfit.wandb_file import files_in, is_complete, read, read_run
 from manyfit.wandb_session import resolve_mode
 from manyfit.wandb_tracker import WandbTracker
 
@@ -152,6 +152,15 @@ def test_an_exception_is_recorded_and_passed_on(tmp_path):
     with pytest.raises(RuntimeError, match="boom"), opened(tmp_path) as tracker:
         raise RuntimeError("boom")
     assert summary_of(tracker)["exit_code"] == 1
+
+
+@pytest.mark.slow
+def test_a_run_that_was_stopped_from_outside_is_marked(tmp_path):
+    for name, stopped in (("stopped", True), ("ended", False)):
+        with opened(tmp_path / name) as tracker:
+            if stopped:
+                tracker.preempted()
+        assert read_run(tmp_path / name).preempting is stopped
 
 
 @pytest.mark.slow
