@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 
 from manyfit.errors import TrainingError, UserError
-from manyfit.files import flush, to_json, unwritable
+from manyfit.files import flush, remove_quietly, to_json, unwritable
 
 FOLDER_NAME = "checkpoints"
 FORMAT = 1
@@ -85,7 +85,7 @@ def save(folder: Path, checkpoint: Checkpoint) -> Path:
         os.replace(temporary, path)
         flush(folder)
     except OSError as error:
-        temporary.unlink(missing_ok=True)
+        remove_quietly(temporary)
         problem = unwritable(folder / f"{stem}.npz", error)
         raise TrainingError(problem.message, f"It needs {size / 1e6:,.1f} MB. {problem.remedy}") from error
     return path

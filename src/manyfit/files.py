@@ -1,5 +1,6 @@
 """Files that are whole or not there, and values in the types of JSON."""
 
+import contextlib
 import dataclasses
 import enum
 import json
@@ -57,7 +58,7 @@ def write_atomically(path: Path, text: str) -> None:
             _write_through(file, text)
         os.replace(temporary, path)
     except OSError as error:
-        temporary.unlink(missing_ok=True)
+        remove_quietly(temporary)
         raise unwritable(path, error) from error
 
 
@@ -81,6 +82,12 @@ def flush(path: Path) -> None:
         os.fsync(descriptor)
     finally:
         os.close(descriptor)
+
+
+def remove_quietly(path: Path) -> None:
+    """Remove a file that may be there; on a file system that is only read it can't be, and need not."""
+    with contextlib.suppress(OSError):
+        path.unlink(missing_ok=True)
 
 
 def unwritable(path: Path, error: OSError) -> TrainingError:

@@ -173,6 +173,17 @@ def test_a_disk_that_is_really_full(small_disk, tmp_path):
     assert not list((small_disk / "run").rglob("*.tmp"))
 
 
+def test_a_folder_that_is_only_read(small_disk):
+    record = run(config(epochs=1), small_disk / "run")
+    before = (record.folder / "record.json").read_bytes()
+    subprocess.run(["mount", "-o", "remount,ro", small_disk], check=True)
+    with pytest.raises(ConfigError, match="Read-only file system"):
+        run(config(), small_disk / "other")
+    with pytest.raises(TrainingError, match="cannot be written: Read-only file system"):
+        run(config(resume=ResumeConfig(folder=str(record.folder))), record.folder)
+    assert (record.folder / "record.json").read_bytes() == before
+
+
 def test_a_run_that_another_process_works_on_is_refused(meanwhile, tmp_path):
     from manyfit.resume import one_process
 

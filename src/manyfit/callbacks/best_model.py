@@ -9,7 +9,7 @@ from typing import Any
 import keras
 
 from manyfit.callbacks.throughput import Record, finite
-from manyfit.files import flush, unwritable
+from manyfit.files import flush, remove_quietly, unwritable
 
 
 class BestModel(keras.callbacks.Callback):
@@ -97,4 +97,4 @@ def replace_file(path: Path, write: Callable[[Path], Any]) -> None:
     except OSError as error:
         raise unwritable(path, error) from error
     finally:
-        temporary.unlink(missing_ok=True)
+        remove_quietly(temporary)
