@@ -20,6 +20,11 @@ def snapshot(model: Any) -> dict[str, np.ndarray]:
     return {name: _read(variable) for name, variable in _variables(model)}
 
 
+def counts(model: Any) -> dict[str, np.ndarray]:
+    """The part of a snapshot that the metrics count, alone: a few scalars, without a copy of the model."""
+    return {name: _read(variable) for name, variable in _counted(model)}
+
+
 def restore(model: Any, arrays: dict[str, np.ndarray]) -> None:
     """Give a compiled `ReplicatedModel` the variables of a snapshot, of the same number of replicas or another.
 
@@ -41,9 +46,15 @@ def restore(model: Any, arrays: dict[str, np.ndarray]) -> None:
 
 def _variables(model: Any) -> Iterator[tuple[str, Any]]:
     """Every variable as TensorFlow holds it, with a name that does not depend on the process."""
-    groups = {"network": model.network.variables, "optimizer": model.optimizer.variables}
-    for metric in model.metrics:
-        groups[f"metric/{metric.name}"] = metric.variables
+    yield from _named({"network": model.network.variables, "optimizer": model.optimizer.variables})
+    yield from _counted(model)
+
+
+def _counted(model: Any) -> Iterator[tuple[str, Any]]:
+    yield from _named({f"metric/{metric.name}": metric.variables for metric in model.metrics})
+
+
+def _named(groups: dict[str, list[Any]]) -> Iterator[tuple[str, Any]]:
     for group, members in groups.items():
         for index, variable in enumerate(members):
             yield f"{group}/{index}", variable.value if isinstance(variable, keras.Variable) else variable

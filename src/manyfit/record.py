@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any, Self
 
 from manyfit.errors import ConfigError, UserError
-from manyfit.files import append_line, to_json, to_plain, unwritable, write_atomically
+from manyfit.files import append_line, remove_quietly, to_json, to_plain, unwritable, write_atomically
 from manyfit.masking import mask, mask_text
 from manyfit.processes import num_cores
 
@@ -84,7 +84,7 @@ class RunRecord:
         try:
             record.write()
         except UserError:
-            path.unlink(missing_ok=True)
+            remove_quietly(path)
             raise
         return record
 

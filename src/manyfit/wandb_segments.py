@@ -14,7 +14,7 @@ from typing import Any
 
 from manyfit import wandb_file
 from manyfit.errors import UserError
-from manyfit.files import flush
+from manyfit.files import flush, remove_quietly
 
 
 @dataclass(frozen=True)
@@ -131,7 +131,7 @@ def drop_rows_after(path: Path, step: int) -> int:
             flush(beside)
             os.replace(beside, path)
         finally:
-            beside.unlink(missing_ok=True)
+            remove_quietly(beside)
     return dropped
 
 

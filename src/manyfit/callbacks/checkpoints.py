@@ -11,7 +11,7 @@ import numpy as np
 
 from manyfit import checkpoint
 from manyfit.checkpoint import START, Checkpoint, Position
-from manyfit.model_state import snapshot
+from manyfit.model_state import counts, snapshot
 from manyfit.schema.lasting import CheckpointConfig
 
 
@@ -85,7 +85,7 @@ class Checkpoints(keras.callbacks.Callback):
 
     def on_test_begin(self, logs: dict | None = None) -> None:
         """Keep what the metrics counted in training, which the validation is about to begin anew."""
-        self._counts = {name: value for name, value in snapshot(self.model).items() if name.startswith("metric/")}
+        self._counts = counts(self.model)
 
     def on_epoch_end(self, epoch: int, logs: dict | None = None) -> None:
         """Write one, at the start of the next epoch."""

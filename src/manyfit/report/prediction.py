@@ -12,7 +12,7 @@ from rich.table import Table
 from rich.text import Text
 
 from manyfit.console import plural
-from manyfit.files import unwritable
+from manyfit.files import remove_quietly, unwritable
 from manyfit.report.page import Cell, Page, Picture
 
 MOST_THUMBNAILS = 200
@@ -169,7 +169,7 @@ def csv_files(
         raise unwritable(path, error) from error
     finally:
         for one in partial:
-            one.unlink(missing_ok=True)
+            remove_quietly(one)
 
 
 def prediction_page(
