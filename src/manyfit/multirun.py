@@ -1,12 +1,13 @@
 """`src/train.py -m seed=0,1,2`: every job in a process, a folder and a W&B run of its own.
 
 Hydra's own launcher runs its jobs one after the other in one process, where W&B's runs merge and TensorFlow keeps the
-devices of the first; so only the expansion is Hydra's, and `manyfit.study` starts the processes.
+devices of the first; so only the expansion is Hydra's, and `manyfit.study` starts the processes, or with
+`hydra/launcher=submitit_slurm` `manyfit.submitted` the jobs.
 """
 
 import argparse
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -19,15 +20,25 @@ from hydra.core.global_hydra import GlobalHydra
 from hydra.core.override_parser.overrides_parser import OverridesParser
 from hydra.core.override_parser.types import Override
 from hydra.version import setbase
-from omegaconf import DictConfig
+from omegaconf import DictConfig, OmegaConf
 
 from manyfit.config import RunConfig, WandbConfig, check
-from manyfit.console import Console
+from manyfit.console import Console, plural
 from manyfit.errors import EXIT_FAILED, EXIT_FINISHED, ConfigError
-from manyfit.overrides import COMPOSITION_ERRORS, SWEEP_DIR, check_overrides, explain, group_choices, parse_override
+from manyfit.launcher import LOCAL, SLURM, Launcher
+from manyfit.overrides import (
+    COMPOSITION_ERRORS,
+    SWEEP_DIR,
+    check_overrides,
+    explain,
+    group_choices,
+    launcher_overrides,
+    parse_override,
+)
 from manyfit.record import make_run_folder
 from manyfit.report.jobs import Job, jobs_tables
 from manyfit.study import Point, Result, as_group, override, run_study
+from manyfit.submitted import run_submitted
 
 CONFIG_FOLDER = Path(__file__).resolve().parents[2] / "conf"
 MOST_SHOWN = 5
@@ -44,40 +55,90 @@ def run_many(arguments: argparse.Namespace, outputs: Path, *, console: Console |
         ConfigError: a mistake in any of the jobs, before the first one starts.
     """
     console = console or Console()
+    of_launcher, texts = launcher_overrides(arguments.overrides)
     with composing(arguments.config_dir, arguments.config_path):
         name = arguments.config_name or "config"
-        jobs, configs, folder = _planned(arguments.overrides, name)
-    folder = folder or make_run_folder(None, outputs, "multirun")
-    flags = [f"--config-dir={arguments.config_dir}"] if arguments.config_dir else []
+        jobs, configs, folder = _planned(texts, name)
+        launcher = _launcher(of_launcher, jobs[0][0], name, folder)
+        if launcher is not None:
+            launcher.check([config.strategy.name for config in configs])
+        folder = folder or make_run_folder(None, outputs, "multirun")
+        launcher = _launcher(of_launcher, jobs[0][0], name, folder)
+    flags = [f"--config-dir={Path(arguments.config_dir).absolute()}"] if arguments.config_dir else []
     flags += [f"--config-name={arguments.config_name}"] if arguments.config_name else []
     points = [
         Point(f"{number}_{_asked(swept)}"[:120], (*job, *_grouped(config, folder)))
         for number, ((job, swept), config) in enumerate(zip(jobs, configs, strict=True))
     ]
     names = {point.label: _asked(swept) for point, (_, swept) in zip(points, jobs, strict=True)}
-    console.print(f"{len(points)} jobs, one after the other, in {folder}", whole_lines=True)
+
+    def command(point: Point, run: Path) -> list[str]:
+        script = str(Path(sys.argv[0]).absolute())
+        return [sys.executable, script, *flags, *point.overrides, override("hydra.run.dir", run)]
+
+    submitted: set[str] = set()
+
+    def on_submit(point: Point, job: str) -> None:
+        submitted.update([point.label] if launcher is not None and launcher.kind == SLURM else [])
+        console.print(f"job {names[point.label] or point.label}: {job}")
+
+    def trained(on_end: Callable[[Result], None]) -> None:
+        surroundings = as_group("multirun", folder)
+        if launcher is None:
+            console.print(f"{plural(len(points), 'job')}, one after the other, in {folder}", whole_lines=True)
+            run_study(
+                points,
+                folder,
+                command=command,
+                environment=surroundings,
+                on_start=lambda point: console.print(f"job {names[point.label] or point.label} ..."),
+                on_end=on_end,
+            )
+        else:
+            console.print(f"{plural(len(points), 'job')} for {launcher.name}, in {folder}", whole_lines=True)
+            run_submitted(
+                points,
+                folder,
+                launcher,
+                command=command,
+                environment=surroundings,
+                on_start=on_submit,
+                on_end=on_end,
+                tell=lambda text: console.print(text, whole_lines=True),
+            )
+
+    results = _shown(trained, points, names, console, submitted)
+    print(folder)
+    return EXIT_FINISHED if all(result.succeeded for result in results.values()) else EXIT_FAILED
+
+
+def _shown(
+    run: Callable[[Callable[[Result], None]], None],
+    points: Sequence[Point],
+    names: Mapping[str, str],
+    console: Console,
+    submitted: Collection[str],
+) -> dict[str, Result]:
+    """The results of `run`, with a line as each comes, and the table at the end, whatever ended it.
+
+    Args:
+        submitted: The labels of those that somebody else runs, and may still run then.
+    """
     results: dict[str, Result] = {}
 
     def ended(result: Result) -> None:
         results[result.point.label] = result
         console.print(f"  {_outcome(result)}", whole_lines=True)
 
-    def command(point: Point, run: Path) -> list[str]:
-        return [sys.executable, sys.argv[0], *flags, *point.overrides, override("hydra.run.dir", run)]
-
     try:
-        run_study(
-            points,
-            folder,
-            command=command,
-            environment=as_group("multirun", folder),
-            on_start=lambda point: console.print(f"job {names[point.label] or point.label} ..."),
-            on_end=ended,
-        )
+        run(ended)
     finally:
-        console.print(*jobs_tables([_job(names[point.label], results.get(point.label)) for point in points]))
-    print(folder)
-    return EXIT_FINISHED if all(result.succeeded for result in results.values()) else EXIT_FAILED
+        console.print(
+            *jobs_tables(
+                [_job(names[point.label], results.get(point.label), point.label in submitted) for point in points]
+            )
+        )
+    return results
 
 
 @contextmanager
@@ -96,11 +157,13 @@ def composing(config_dir: str | None = None, config_path: str | None = None) -> 
     if folder is not None:
         places.prepend("command-line", f"file://{folder}", SearchPathQuery(provider="schema"))  # as hydra.main does
     setbase("1.3")
+    theirs = GlobalHydra.instance().hydra  # of a notebook that uses Hydra itself
+    GlobalHydra.instance().clear()
     Hydra.create_main_hydra2(task_name="train", config_search_path=places)
     try:
         yield
     finally:
-        GlobalHydra.instance().clear()
+        GlobalHydra.instance().hydra = theirs
 
 
 def composed(overrides: Sequence[str], name: str = "config", *, with_hydra: bool = False) -> DictConfig:
@@ -166,6 +229,25 @@ def _check_one(given: Override) -> None:
         )
 
 
+def _launcher(texts: Sequence[str], job: Sequence[str], name: str, folder: Path | None) -> Launcher | None:
+    """What `hydra/launcher=...` and `hydra.launcher.*` ask for; None where they ask for nothing.
+
+    Args:
+        folder: Of the jobs; None where it is not known yet.
+    """
+    if not texts:
+        return None
+    try:
+        asked = [*job, *texts, override(SWEEP_DIR, folder or Path.cwd())]
+        config = compose(name, overrides=asked, return_hydra_config=True)
+        parameters = OmegaConf.to_container(config.hydra.launcher, resolve=True)
+    except COMPOSITION_ERRORS as error:
+        raise explain(error) from error
+    assert isinstance(parameters, dict)
+    kind = SLURM if str(parameters["_target_"]).endswith("SlurmLauncher") else LOCAL
+    return Launcher(kind, {str(key): value for key, value in parameters.items()})
+
+
 def _folder(text: str, job: Sequence[str], name: str) -> Path:
     """hydra.sweep.dir as Hydra resolves it, absolute: a relative one starts at the launch directory."""
     try:
@@ -193,9 +275,9 @@ def _asked(swept: Sequence[str]) -> str:
     return " ".join(swept)
 
 
-def _job(name: str, result: Result | None) -> Job:
+def _job(name: str, result: Result | None, submitted: bool) -> Job:
     if result is None:
-        return Job(name, "not run")
+        return Job(name, "submitted" if submitted else "not run")
     return Job(name, result.status, result.folder, result.record, result.seconds, result.error)
 
 

@@ -4,7 +4,6 @@ A study can be started again: what is finished is kept. When it ends, however it
 """
 
 import contextlib
-import json
 import os
 import re
 import shlex
@@ -17,72 +16,43 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from manyfit.errors import ConfigError, UserError
-from manyfit.files import to_json, write_atomically
-from manyfit.killed import close_record, describe
+from manyfit.killed import close_record
+from manyfit.points import (
+    FAILED,
+    FINISHED,
+    KEPT,
+    STOPPED,
+    Point,
+    Result,
+    claim,
+    kept_result,
+    log_of,
+    next_run,
+    result_of,
+)
 from manyfit.processes import GRACE_SECONDS, end_processes, ending_on_signals, signal_group, start_process
-from manyfit.record import RECORD_NAME, RunRecord
 from manyfit.sweep_arguments import quoted
 
-POINT_NAME = "point.json"
-KEPT, FINISHED, STOPPED, FAILED = "kept", "finished", "stopped", "failed"
+__all__ = [
+    "FAILED",
+    "FINISHED",
+    "KEPT",
+    "ONE_RUNS_OWN",
+    "STOPPED",
+    "Command",
+    "Point",
+    "Result",
+    "as_group",
+    "interleaved",
+    "override",
+    "run_study",
+    "train_command",
+]
+
 _POLL_SECONDS = 0.05
 
 ONE_RUNS_OWN = ("WANDB_RUN_ID", "WANDB_RESUME", "WANDB_SWEEP_ID", "WANDB_SWEEP_PARAM_PATH", "MANYFIT_SUPERVISOR")
 """Variables that would make one W&B run of all the points."""
-
-
-@dataclass(frozen=True)
-class Point:
-    """One training of a study.
-
-    Args:
-        name: Unique in the study; becomes the name of its folder.
-        overrides: What is asked of it, as on the command line.
-        repeat: Which time, counted from 1.
-    """
-
-    name: str
-    overrides: tuple[str, ...] = ()
-    repeat: int = 1
-
-    @property
-    def label(self) -> str:
-        """The name of its folder."""
-        plain = re.sub(r"[^\w.+=-]+", "-", self.name).strip("-.") or "point"
-        return plain if self.repeat == 1 else f"{plain}.{self.repeat}"
-
-
-@dataclass(frozen=True)
-class Result:
-    """What came of a point.
-
-    Args:
-        status: `finished`, `failed`, `stopped` (early, by the study), or `kept`: finished or stopped in an earlier
-            start of the study.
-        folder: The run folder.
-        log: What the process wrote.
-        record: The run's record; None where there is none.
-        exit_code: Of the process; negative for the signal that ended it.
-        seconds: From its start to its end.
-        error: Why it failed, in a line.
-        stopped: Why the study stopped it early; None if it did not.
-    """
-
-    point: Point
-    status: str
-    folder: Path
-    log: Path
-    record: dict[str, Any] | None = None
-    exit_code: int | None = None
-    seconds: float | None = None
-    error: str | None = None
-    stopped: str | None = None
-
-    @property
-    def succeeded(self) -> bool:
-        """Whether it finished, or was stopped as not worth finishing, now or earlier."""
-        return self.status in (KEPT, FINISHED, STOPPED)
 
 
 Command = Callable[[Point, Path], Sequence[str]]
@@ -160,7 +130,7 @@ def run_study(
         if len(set(labels)) < len(labels):
             raise ValueError(f"Points of one name: {sorted({label for label in labels if labels.count(label) > 1})}.")
         for point in points:
-            _claim(point, folder)
+            claim(point, folder)
     waiting = iter(points)
     order: list[str] = []
     inherited = {name: value for name, value in os.environ.items() if name not in ONE_RUNS_OWN}
@@ -178,8 +148,8 @@ def run_study(
                 if point.label in order:
                     raise ValueError(f"Points of one name: {point.label}.")
                 order.append(point.label)
-                _claim(point, folder)
-                kept = _kept(point, folder)
+                claim(point, folder)
+                kept = kept_result(point, folder)
                 if kept is not None:
                     results[point.label] = kept
                     on_end(kept)
@@ -224,24 +194,7 @@ class _Running:
         """What came of the process, which has ended."""
         seconds, code = time.monotonic() - self.started, self.process.returncode
         end_processes([self.process], grace_seconds=0.0)  # what it may have left behind
-        log = _log(self.folder)
-        close_record(self.folder, code, _said(log))
-        record = _record(self.folder)
-        good = code == 0 and (record is None or record["status"] == "finished")
-        stopped = self.stopped if not good else None
-        outcome = {"exit_code": code, "seconds": seconds} | ({"stopped": stopped} if stopped else {})
-        write_atomically(_outcome(self.folder), to_json(outcome) + "\n")
-        return Result(
-            self.point,
-            FINISHED if good else STOPPED if stopped else FAILED,
-            self.folder,
-            log,
-            record=record,
-            exit_code=code,
-            seconds=seconds,
-            error=None if good or stopped else _error(code, record, log),
-            stopped=stopped,
-        )
+        return result_of(self.point, self.folder, code, seconds, stopped=self.stopped)
 
 
 def _end_all(running: Sequence[_Running]) -> None:
@@ -251,88 +204,10 @@ def _end_all(running: Sequence[_Running]) -> None:
 
 
 def _start(point: Point, folder: Path, command: Command, environment: dict[str, str]) -> _Running:
-    attempts = _attempts(folder / point.label)
-    run = folder / point.label / (f"run-{len(attempts) + 1}" if attempts else "run")
+    run = next_run(point, folder)
     words = [str(word) for word in command(point, run)]
-    with _log(run).open("wb") as log:
+    with log_of(run).open("wb") as log:
         log.write(("$ " + shlex.join(words).replace("\n", "\\n") + "\n").encode())
         log.flush()
         process = start_process(words, env=environment, stdin=subprocess.DEVNULL, stdout=log, stderr=log)
     return _Running(point, run, process)
-
-
-def _claim(point: Point, folder: Path) -> None:
-    """Note what is asked of a point; refuse where its folder belongs to something else."""
-    path = folder / point.label / POINT_NAME
-    asked = {"name": point.name, "overrides": list(point.overrides), "repeat": point.repeat}
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        known = json.loads(path.read_text(encoding="utf-8")) if path.exists() else None
-    except (OSError, ValueError) as error:
-        raise ConfigError(f"{path} cannot be used: {error}.", "Give another folder for the study.") from error
-    if known is None:
-        write_atomically(path, to_json(asked, indent=2) + "\n")
-    elif known != asked:
-        raise ConfigError(
-            f"{path.parent} belongs to another study: it was asked {' '.join(known.get('overrides', []))}, now "
-            f"{' '.join(point.overrides)}.",
-            "Give another folder, or ask for the same as before to go on with it.",
-        )
-
-
-def _attempts(folder: Path) -> list[Path]:
-    """The run folders of a point that were begun, the last one first."""
-    logs = [path for path in folder.glob("run*.txt") if re.fullmatch(r"run(-\d+)?", path.stem)]
-    return sorted((path.with_suffix("") for path in logs), key=lambda path: (len(path.name), path.name), reverse=True)
-
-
-def _log(run: Path) -> Path:
-    return run.with_name(f"{run.name}.txt")
-
-
-def _outcome(run: Path) -> Path:
-    return run.with_name(f"{run.name}.json")
-
-
-def _record(run: Path) -> dict[str, Any] | None:
-    if not (run / RECORD_NAME).exists():
-        return None
-    try:
-        return RunRecord.load(run).data
-    except UserError:
-        return None
-
-
-def _kept(point: Point, folder: Path) -> Result | None:
-    """The result of an attempt that finished or was stopped early: its record or its exit code says so."""
-    for run in _attempts(folder / point.label):
-        record = _record(run)
-        try:
-            outcome = json.loads(_outcome(run).read_text(encoding="utf-8"))
-        except (OSError, ValueError):
-            outcome = {}
-        stopped = outcome.get("stopped")
-        good = outcome.get("exit_code") == 0 if record is None else record["status"] == "finished"
-        if good or stopped:
-            code, seconds = 0 if good else outcome.get("exit_code"), outcome.get("seconds")
-            stopped = None if good else stopped
-            return Result(point, KEPT, run, _log(run), record=record, exit_code=code, seconds=seconds, stopped=stopped)
-    return None
-
-
-def _error(code: int, record: dict[str, Any] | None, log: Path) -> str:
-    """The line that says best why a point failed."""
-    if record is not None and record.get("error"):
-        return str(record["error"]).splitlines()[0]
-    return describe(-code) if code < 0 else _said(log) or f"exit code {code}"
-
-
-def _said(log: Path) -> str | None:
-    """The message of a process that was refused, else the last line that it wrote."""
-    try:
-        lines = log.read_text(encoding="utf-8", errors="replace").splitlines()[1:]
-    except OSError:
-        return None
-    said = [line.removeprefix("Error: ") for line in lines if line.startswith("Error: ")]
-    said = said or [line for line in lines if line.strip()]
-    return said[-1].strip() if said else None

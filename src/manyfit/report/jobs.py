@@ -11,7 +11,14 @@ from rich.text import Text
 
 from manyfit.console import decimal, seconds
 
-STYLES = {"finished": "green", "kept": "green", "failed": "red", "stopped": "yellow", "not run": "yellow"}
+STYLES = {
+    "finished": "green",
+    "kept": "green",
+    "failed": "red",
+    "stopped": "yellow",
+    "not run": "yellow",
+    "submitted": "yellow",
+}
 
 
 @dataclass(frozen=True)
@@ -20,7 +27,7 @@ class Job:
 
     Args:
         name: What it was asked, beyond what all were.
-        status: `finished`, `kept`, `stopped`, `failed` or `not run`.
+        status: `finished`, `kept`, `stopped`, `failed`, `not run` or `submitted` (to Slurm, and not seen to end).
         record: Its record, if there is one.
         seconds: From its start to its end.
         said: Why it failed, or was stopped, in a line.
