@@ -1,6 +1,8 @@
-"""Photos alone, from file to a batch in memory: ours, the best bare tf.data pipeline, and the sequential one.
+"""Photos alone, from file to a batch in memory: ours, the best bare tf.data pipeline, and what a plain script writes.
 
-`python benchmarks/photo_input.py PHOTOS ours|best|sequential`; prints JSON. One pass warms up, one is measured.
+`python benchmarks/photo_input.py PHOTOS ours|best|plain|sequential`; prints JSON. One pass warms up, one is measured.
+`plain` is `map` without `num_parallel_calls`, which tf.data makes parallel by itself today (`map_parallelization`);
+`sequential` is the same with that turned off, one picture after the other.
 """
 
 import json
@@ -18,13 +20,17 @@ import tensorflow as tf
 SIZE, BATCH = 224, 32
 
 
-def bare(paths: list[str], labels: list[int], parallel: int | None) -> tf.data.Dataset:
+def bare(paths: list[str], labels: list[int], how: str) -> tf.data.Dataset:
     def load(path, label):
         image = tf.image.resize(tf.io.decode_jpeg(tf.io.read_file(path), channels=3), [SIZE, SIZE])
         return tf.cast(tf.round(image), tf.uint8), label
 
     dataset = tf.data.Dataset.from_tensor_slices((paths, labels)).shuffle(len(paths)).repeat()
-    return dataset.map(load, num_parallel_calls=parallel).batch(BATCH, drop_remainder=True).prefetch(tf.data.AUTOTUNE)
+    dataset = dataset.map(load, num_parallel_calls=tf.data.AUTOTUNE if how == "best" else None)
+    options = tf.data.Options()
+    if how == "sequential":
+        options.experimental_optimization.map_parallelization = False
+    return dataset.batch(BATCH, drop_remainder=True).prefetch(tf.data.AUTOTUNE).with_options(options)
 
 
 def main() -> None:
@@ -39,7 +45,7 @@ def main() -> None:
         split = Split("train", np.array(labels, np.int32), paths=tuple(paths))
         dataset = Feed(split, BATCH, steps, (SIZE, SIZE, 3), shuffle_seed=0).distribute(tf.distribute.get_strategy())
     else:
-        dataset = bare(paths, labels, tf.data.AUTOTUNE if how == "best" else None)
+        dataset = bare(paths, labels, how)
     iterator = iter(dataset)
     for _ in range(steps):
         next(iterator)

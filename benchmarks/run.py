@@ -125,6 +125,18 @@ def frozen(photos: Path, weights: Path, epochs: int) -> dict[str, Callable[[], M
     return {"plain": plain_script, "ours, cold": cold, "ours, warm": warm, "ours, a run of a sweep of 12": sweep}
 
 
+def plain_head(how: str) -> Measurement:
+    """A head on features in memory, without this project."""
+    result = plain("plain_head.py", 10, how)
+    return cost(result, steady(result["epoch_seconds"]))
+
+
+def head_rows(photos: Path, weights: Path) -> Measurement:
+    """An epoch of the head, without validation; the features come from the cache, which the first start fills."""
+    record = ours(f"data.root={photos}", f"model.weights={weights}", "epochs=10", "probe=false")
+    return cost(record, steady([row["train_seconds"] for row in record["epochs"]]))
+
+
 def fine_tuning(steps: int = 20, batch: int = 16, size: int = 160) -> dict[str, Callable[[], Measurement]]:
     """Everything trainable: images a second after the first call."""
 
@@ -201,9 +213,15 @@ def cases(data: Path, epochs: int) -> dict[str, dict[str, Callable[[], Measureme
         },
         "fine-tuning": fine_tuning(),
         "photo input": {
-            "plain": photos_alone("sequential"),
+            "plain": photos_alone("plain"),
             "ours": photos_alone("ours"),
+            "sequential": photos_alone("sequential"),
             "best bare tf.data": photos_alone("best"),
+        },
+        "head on cached features": {
+            "plain": lambda: plain_head("fit"),
+            "ours": lambda: head_rows(photos, weights),
+            "hand-written loop": lambda: plain_head("loop"),
         },
         "frozen": frozen(photos, weights, epochs),
     }

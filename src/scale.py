@@ -4,6 +4,10 @@ Trains it on each count, each in a process of its own, and reports speed-up, eff
 the result is the same, and what it costs. `mode=strong` keeps the batch of a step, `weak` that of a replica, `both`;
 `repeats=3` gives intervals; `wandb=true` makes a view and a report of the group. `hydra.run.dir=PATH` is the study's
 folder; given again, what is finished is kept.
+
+`workers=[1,2]` compares numbers of processes, with strategy.replicas=N replicas each: of this machine, or, in a Slurm
+job of several nodes (sbatch, salloc), one a node. `gigabits=100 microseconds=20` adds what several machines like this
+one would bring over such a network: a prediction.
 """
 
 import argparse
@@ -23,7 +27,7 @@ from manyfit.scaling_report import show_in_wandb, write_report
 
 def main() -> None:
     """Take what is the study's own from the command line; the rest is the trainings'."""
-    usage = "%(prog)s [replicas=[1,2,4]] [mode=strong|weak|both] [repeats=N] [wandb=true] [KEY=VALUE ...]"
+    usage = "%(prog)s [replicas=[1,2,4] | workers=[1,2]] [mode=strong|weak|both] [repeats=N] [KEY=VALUE ...]"
     plain = argparse.RawDescriptionHelpFormatter
     parser = argparse.ArgumentParser(usage=usage, description=__doc__, formatter_class=plain, allow_abbrev=False)
     sys.argv[1:] = parser.parse_known_args()[1]

@@ -1,15 +1,18 @@
 """What a scaling study trains, from its own words and the configuration: everything is checked before anything runs."""
 
 import math
+import os
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
-from manyfit.config import DEFAULT_PER_REPLICA_BATCH_SIZE, RunConfig, WandbConfig
+from manyfit.config import DEFAULT_PER_REPLICA_BATCH_SIZE, MultiWorkerConfig, RunConfig, WandbConfig
 from manyfit.errors import ConfigError
 from manyfit.report.pairs import STRONG, WEAK
+from manyfit.report.ring import Link
 from manyfit.report.scaling import BOTH, MODES
 from manyfit.scaling import Plan
+from manyfit.scaling_workers import workers_of
 from manyfit.schema.augment import check_rows
 from manyfit.schema.checks import AUTO, nearest
 
@@ -17,25 +20,39 @@ _OWNED = {"strong": "batch.per_replica_batch_size", "weak": "batch.global_batch_
 """The size that each kind of scaling changes from point to point."""
 
 
-def make_plan(words: Mapping[str, str], config: RunConfig, overrides: Sequence[str]) -> Plan:
+def make_plan(
+    words: Mapping[str, str], config: RunConfig, overrides: Sequence[str], environ: Mapping[str, str] = os.environ
+) -> Plan:
     """What is to be trained, with everything checked that can be without TensorFlow.
 
     Args:
         words: The study's own words, as `take_words` gives them.
         config: The checked configuration that `overrides` make.
         overrides: Of every training, as typed.
+        environ: Where a Slurm job shows.
 
     Raises:
         ConfigError: a word that cannot be read, a key that the study sets itself, or a point that cannot train.
     """
-    counts = _counts(words.get("replicas"), config)
+    workers = None
+    if "workers" in words or isinstance(config.strategy, MultiWorkerConfig):
+        numbers = _worker_counts(words)
+        workers = workers_of(config, numbers, environ)
+        counts = tuple(number * workers.each.replicas for number in numbers)
+    else:
+        counts = _counts(words["replicas"], "replicas") if "replicas" in words else _possible_counts(config)
     modes = _modes(words.get("mode", STRONG))
     repeats = _count("repeats", words.get("repeats", "1"))
-    _refuse_owned(overrides, modes, counts)
+    _refuse_owned(overrides, modes, counts, over_workers=workers is not None)
     sizes, says = _sizes(config, modes, counts)
     devices = tuple(config.strategy.devices) if config.strategy.devices is not None else None
-    _check_points(config, sizes, devices)
-    _check_gpus(config, counts, devices)
+    if workers is None:
+        _check_points(config, sizes, devices)
+        _check_gpus(config, counts, devices)
+    else:
+        for (_, count), size in sizes.items():
+            check_rows(config.augment, size // count)
+        says = (workers.says(numbers), *says)
     return Plan(
         counts=counts,
         modes=modes,
@@ -47,22 +64,37 @@ def make_plan(words: Mapping[str, str], config: RunConfig, overrides: Sequence[s
         group=(config.tracker.group or "") if isinstance(config.tracker, WandbConfig) else None,
         to_wandb=_to_wandb(words.get("wandb", "false"), config),
         says=says,
+        workers=workers,
+        link=_link(words),
     )
 
 
 # --- the study's own words --------------------------------------------------------------------------------------------
 
 
-def _counts(text: str | None, config: RunConfig) -> tuple[int, ...]:
-    if text is None:
-        return _possible_counts(config)
+def _worker_counts(words: Mapping[str, str]) -> tuple[int, ...]:
+    if "replicas" in words:
+        raise ConfigError(
+            f"replicas={words['replicas']} counts the replicas of one process, but a study over workers keeps those of "
+            "each worker.",
+            "Give 'workers=[1,2]' with strategy.replicas=N, N replicas a worker; or 'replicas=[1,2]' with "
+            "strategy=mirrored.",
+        )
+    if "workers" not in words:
+        raise ConfigError(
+            "strategy=multi_worker: a study needs the numbers of workers to compare.", "Give 'workers=[1,2]'."
+        )
+    return _counts(words["workers"], "workers")
+
+
+def _counts(text: str, word: str) -> tuple[int, ...]:
     parts = [part.strip() for part in text.strip().removeprefix("[").removesuffix("]").split(",")]
     if not all(re.fullmatch(r"\d{1,6}", part) and int(part) for part in parts):
-        raise ConfigError(f"replicas={text} is no list of replica counts.", "Give for example 'replicas=[1,2,4]'.")
+        raise ConfigError(f"{word}={text} is no list of {word[:-1]} counts.", f"Give for example '{word}=[1,2,4]'.")
     counts = tuple(sorted({int(part) for part in parts}))
     if len(counts) < 2:
         other = max((2, *counts))
-        raise ConfigError(f"replicas={text} is one count: a study compares several.", f"Give 'replicas=[1,{other}]'.")
+        raise ConfigError(f"{word}={text} is one count: a study compares several.", f"Give '{word}=[1,{other}]'.")
     return counts
 
 
@@ -89,6 +121,25 @@ def _count(key: str, text: str) -> int:
     return int(text)
 
 
+def _link(words: Mapping[str, str]) -> Link | None:
+    """The network between machines that the user describes; None where nothing is said of one."""
+    given = {key: words[key] for key in ("gigabits", "microseconds") if key in words}
+    if not given:
+        return None
+    if "gigabits" not in given:
+        raise ConfigError(
+            f"microseconds={given['microseconds']} is the latency of a network whose bandwidth is not known.",
+            "Give gigabits=N as well: gigabits a second between two machines, each way.",
+        )
+    numbers = {}
+    for key, text in given.items():
+        try:
+            numbers[key] = float(text)
+        except ValueError:
+            raise ConfigError(f"{key}={text} is no number.", f"Give for example {key}=100.") from None
+    return Link(**numbers)
+
+
 def _to_wandb(text: str, config: RunConfig) -> bool:
     if text.lower() not in ("true", "false"):
         raise ConfigError(f"wandb={text} is not one of its choices.", "Choices: true, false.")
@@ -107,11 +158,11 @@ def _key(override: str) -> str:
     return override.partition("=")[0].lstrip("+")
 
 
-def _refuse_owned(overrides: Sequence[str], modes: Sequence[str], counts: Sequence[int]) -> None:
+def _refuse_owned(overrides: Sequence[str], modes: Sequence[str], counts: Sequence[int], *, over_workers: bool) -> None:
     """Refuse what the study itself sets, where a value of the user's could only be ignored."""
     for text in overrides:
         key, value = _key(text), text.partition("=")[2]
-        if key == "strategy.replicas":
+        if key == "strategy.replicas" and not over_workers:
             raise ConfigError(f"{text}: a study sets the replica count itself.", f"Give 'replicas=[1,{value}]'.")
         if key.partition(".")[0] == "resume":
             raise ConfigError(
@@ -131,7 +182,7 @@ def _refuse_owned(overrides: Sequence[str], modes: Sequence[str], counts: Sequen
 def _kept(overrides: Sequence[str]) -> list[str]:
     """The user's overrides without those that each point has a value of its own for, and without the price: another
     one is no other training."""
-    own = {"strategy.replicas", "strategy.devices", "seed", *_OWNED.values()}
+    own = {"strategy.replicas", "strategy.devices", "strategy.local_workers", "seed", *_OWNED.values()}
     return [text for text in overrides if _key(text) not in own and not _key(text).startswith("cost.")]
 
 

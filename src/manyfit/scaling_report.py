@@ -57,7 +57,7 @@ def write_report(folder: Path, plan: Plan, results: Sequence[Result], config: Ru
     price = config.cost if config.cost.price_per_hour is not None else None
     currency = config.cost.currency
     failures = {result.point.label: str(result.error) for result in results if not result.succeeded}
-    found = scaling(trainings, precision=config.precision.name, price=price, failures=failures)
+    found = scaling(trainings, precision=config.precision.name, price=price, failures=failures, link=plan.link)
     advice = recommend(found, price)
     facts = _facts(found, trainings, config)
     page = scaling_page(
@@ -122,7 +122,11 @@ def _facts(found: Scaling, trainings: Sequence[Training], config: RunConfig) -> 
     epochs = f"{config.epochs} epoch{'s' if config.epochs > 1 else ''}"
     first = trainings[0].record["data"] if trainings else {}
     gpus = sorted({name for training in trainings for name in training.run.gpu_names})
-    devices = ", ".join(gpus or found.devices) if found.on_gpu else "logical devices of one CPU: NOT GPUs"
+    devices = ", ".join(gpus or found.devices)
+    if found.shares_a_cpu:
+        devices = "logical devices of one CPU: NOT GPUs"
+        if found.unit.is_worker:
+            devices = "processes of one machine, on its CPU, over loopback: NO GPU, NO NETWORK"
     return [
         ("command", around["command"]),
         ("data", f"{config.data.name}, {first.get('num_train')} training examples, {epochs}"),

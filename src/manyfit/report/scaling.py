@@ -7,6 +7,7 @@ from typing import Any
 
 from manyfit.report.claims import Estimate, mean
 from manyfit.report.pairs import STRONG, WEAK, marks
+from manyfit.report.ring import Link, Outlook, outlook
 from manyfit.report.runs import Run
 from manyfit.report.scaling_equality import equality, tolerance
 from manyfit.report.scaling_losses import Model, Parts, fitted, lost, parts_of, predict
@@ -24,6 +25,7 @@ def scaling(
     price: CostConfig | None = None,
     target_accuracy: float | None = None,
     failures: Mapping[str, str] | None = None,
+    link: Link | None = None,
 ) -> Scaling:
     """All that the records of a study allow to be said.
 
@@ -32,6 +34,7 @@ def scaling(
         price: Of the machine; None where it is not known: then nothing is said about cost.
         target_accuracy: To measure the time to; by default the highest that every run reached.
         failures: What did not finish.
+        link: Between machines, for the outlook; None for none.
     """
     if target_accuracy is None:
         reached = [training.best_val_accuracy for training in trainings]
@@ -57,7 +60,23 @@ def scaling(
         target_accuracy=target_accuracy,
         unmeasured=tuple(short),
         failures={**(failures or {}), **unlike},
+        unit=trainings[0].unit,
+        across_machines=any(one.run.num_machines > 1 for one in trainings),
+        outlook=_outlook(measured, link),
     )
+
+
+def _outlook(trainings: Sequence[Training], link: Link | None) -> Outlook | None:
+    """What more machines would bring: from the one worker, or from all replicas of the one process."""
+    if link is None or not trainings:
+        return None
+    unit = trainings[0].unit
+    on_one = [one for one in trainings if not unit.is_worker or one.num_replicas == unit.replicas]
+    most = max((one.num_replicas for one in on_one), default=0)
+    own = [one for one in on_one if one.num_replicas == most]
+    # Of one kind of scaling, whose steps have one size.
+    own = [one for one in own if one.mode == own[0].mode]
+    return outlook([one.record for one in own], _mean_speed(own), link) if own else None
 
 
 def _not_comparable(run: Run, base: Run) -> str:
@@ -82,7 +101,10 @@ def _mode(
         points.append(_point(mode, own, base, parts, price, target_accuracy, points[-1] if points else None))
     known = [found for n in counts if (found := parts[n]) is not None]
     model = fitted(known)
-    predictions = predict(model, known, fixed_batch=mode == STRONG) if isinstance(model, Model) else []
+    unit = trainings[0].unit
+    predictions = []
+    if isinstance(model, Model):
+        predictions = predict(model, known, fixed_batch=mode == STRONG, each=unit.replicas)
     limit = tolerance(precision, trainings[0].run.devices)
     return ModeResult(
         mode,
@@ -91,6 +113,7 @@ def _mode(
         model if isinstance(model, Model) else None,
         "" if isinstance(model, Model) else model,
         tuple(equality(n, counts[0], _pairs(base, by_count[n]), limit=limit, weak=mode == WEAK) for n in counts[1:]),
+        unit,
     )
 
 
@@ -137,6 +160,7 @@ def _point(
         cost_to_accuracy=_mean_of([one.cost(price, took) for one, took in zip(own, reach, strict=False)]),
         run=first.run.key,
         runs=tuple(one.run.key for one in own),
+        num_workers=first.unit.of(count) if first.unit.is_worker else None,
     )
 
 

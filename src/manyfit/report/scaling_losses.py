@@ -23,6 +23,11 @@ SAYS = {
     COMPUTE: "arithmetic that takes longer on smaller pieces or shared hardware",
 }
 """What a lost part is, in words."""
+WORKERS_SAY = SAYS | {
+    SYNCHRONISATION: "sending and summing gradients between the workers",
+    IMBALANCE: "waiting for workers that are slower in some steps, and the latency of the messages of a sum",
+}
+"""The same where the replicas are in several processes: to meet takes messages as well."""
 
 NEEDED_COUNTS = 3
 LARGEST_ERROR = 0.2
@@ -183,7 +188,7 @@ def fitted(points: Sequence[Parts]) -> Model | str:
     """The model of the points, by least squares a part; why there is none, in words, where there is none."""
     if len(points) < NEEDED_COUNTS:
         return (
-            f"A prediction needs {NEEDED_COUNTS} replica counts whose steps were probed; there "
+            f"A prediction needs {NEEDED_COUNTS} counts whose steps were probed; there "
             f"{'is' if len(points) == 1 else 'are'} {len(points)}: with fewer nothing would check the model."
         )
     if not all(point.launch_is_known for point in points):
@@ -221,15 +226,16 @@ def _slope(xs: Sequence[float], ys: Sequence[float]) -> float:
     return max(0.0, sum(x * y for x, y in zip(xs, ys, strict=True)) / squares) if squares else 0.0
 
 
-def predict(model: Model, points: Sequence[Parts], *, fixed_batch: bool) -> list[Prediction]:
+def predict(model: Model, points: Sequence[Parts], *, fixed_batch: bool, each: int = 1) -> list[Prediction]:
     """What the next counts would bring, from the largest measured one on: 8 and 16, or the next two doublings.
 
     Args:
         points: What the model was fitted to, ascending.
         fixed_batch: Whether the global batch is fixed (strong scaling) or that of a replica.
+        each: Replicas of a worker, of which the counts are multiples.
     """
     base, last = points[0], points[-1]
-    counts = [count for count in (8, 16) if count > last.num_replicas]
+    counts = [each * count for count in (8, 16) if each * count > last.num_replicas]
     counts = counts if len(counts) == 2 else [2 * last.num_replicas, 4 * last.num_replicas]
     found = []
     for count in counts:

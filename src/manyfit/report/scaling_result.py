@@ -6,9 +6,11 @@ from typing import Any
 
 from manyfit.report.claims import Estimate
 from manyfit.report.cost import cost_of
+from manyfit.report.ring import Outlook
 from manyfit.report.runs import Run
 from manyfit.report.scaling_equality import Equality
 from manyfit.report.scaling_losses import Model, Prediction
+from manyfit.report.scaling_units import REPLICAS, WORKER, Unit
 from manyfit.schema.cost import CostConfig
 
 
@@ -26,6 +28,12 @@ class Training:
     num_replicas: int
     repeat: int
     run: Run
+
+    @property
+    def unit(self) -> Unit:
+        """What is counted: its record names the workers where there are any."""
+        workers = self.record["strategy"].get("num_workers")
+        return Unit(WORKER, self.num_replicas // workers) if workers else REPLICAS
 
     @property
     def record(self) -> Mapping[str, Any]:
@@ -67,9 +75,10 @@ class Training:
 
 @dataclass(frozen=True)
 class ScalingPoint:
-    """A number of replicas, measured.
+    """A number of replicas, or of workers with some each, measured.
 
     Args:
+        num_replicas: Of all workers.
         repeats: Finished runs.
         speed_up: Images/s over those of the smallest count: the geometric mean over the rounds, whose two runs met the
             same machine.
@@ -84,6 +93,7 @@ class ScalingPoint:
         cost_to_accuracy: Until the study's target accuracy.
         run: The folder of its first run.
         runs: Those of all.
+        num_workers: Processes that have the replicas; None where one has them all.
     """
 
     num_replicas: int
@@ -105,6 +115,7 @@ class ScalingPoint:
     cost_to_accuracy: float | None
     run: str
     runs: tuple[str, ...]
+    num_workers: int | None = None
 
     def as_dict(self) -> dict[str, Any]:
         """The point as JSON: means as plain numbers, and the intervals apart."""
@@ -127,6 +138,7 @@ class ModeResult:
         model: What predicts; None where nothing does.
         no_prediction: Why not.
         equality: Of every point but the smallest.
+        unit: What is counted.
     """
 
     mode: str
@@ -135,6 +147,7 @@ class ModeResult:
     model: Model | None = None
     no_prediction: str = ""
     equality: tuple[Equality, ...] = ()
+    unit: Unit = REPLICAS
 
 
 @dataclass(frozen=True)
@@ -147,6 +160,9 @@ class Scaling:
         target_accuracy: Which every run reached; None where there is no validation.
         unmeasured: Runs that finished without a speed, too short for it.
         failures: What did not finish, or cannot be compared with the smallest count: name and why.
+        unit: What is counted.
+        across_machines: The workers of some run were on different machines.
+        outlook: What several machines would bring over a link that the user described; None where none was.
     """
 
     modes: tuple[ModeResult, ...]
@@ -156,6 +172,14 @@ class Scaling:
     target_accuracy: float | None
     unmeasured: tuple[str, ...] = ()
     failures: Mapping[str, str] = field(default_factory=dict)
+    unit: Unit = REPLICAS
+    across_machines: bool = False
+    outlook: Outlook | None = None
+
+    @property
+    def shares_a_cpu(self) -> bool:
+        """Whether all replicas had the same cores: such a study rehearses, and measures no scaling of anything."""
+        return not self.on_gpu and not self.across_machines
 
     @property
     def points(self) -> list[ScalingPoint]:
@@ -169,7 +193,9 @@ class Scaling:
     def as_dict(self) -> dict[str, Any]:
         """The study as JSON."""
         return {
+            "counts": self.unit.plural,
             "measures_gpus": self.on_gpu,
+            "across_machines": self.across_machines,
             "devices": self.devices,
             "rehearsal": self.rehearsal,
             "target_accuracy": self.target_accuracy,
@@ -177,6 +203,7 @@ class Scaling:
             "predictions": [{"mode": one.mode, **asdict(found)} for one in self.modes for found in one.predictions],
             "models": {one.mode: asdict(one.model) if one.model else one.no_prediction for one in self.modes},
             "equality": [{"mode": one.mode, **found.as_dict()} for one in self.modes for found in one.equality],
+            "outlook": self.outlook.as_dict() if self.outlook is not None else None,
             "unmeasured": self.unmeasured,
             "failures": dict(self.failures),
         }

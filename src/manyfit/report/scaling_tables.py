@@ -12,19 +12,21 @@ from manyfit.report.cost import money
 from manyfit.report.scaling_equality import NOT_COMPARED
 from manyfit.report.scaling_losses import PARTS
 from manyfit.report.scaling_result import ModeResult, Scaling, ScalingPoint
+from manyfit.report.scaling_units import REPLICAS, Unit
 from manyfit.report.scaling_words import EXPLAINS, Recommendation, equality_words, prediction_words
 
-COLUMNS = ("replicas", "batch", "images/s", "speed-up", "efficiency", "accuracy", "run", "to target", "cost")
+COLUMNS = ("count", "replicas", "batch", "images/s", "speed-up", "efficiency", "accuracy", "run", "to target", "cost")
 
 _SHORTER = {"efficiency": "effic.", "to target": "target"}
 
 
-def point_cells(point: ScalingPoint, currency: str, *, narrow: bool = False) -> list[str]:
+def point_cells(point: ScalingPoint, currency: str, unit: Unit = REPLICAS, *, narrow: bool = False) -> list[str]:
     """The cells of `COLUMNS`; where there is little room, intervals of the claims alone."""
     is_base = point.added_efficiency is None
     speed, accuracy = point.images_per_second, point.best_val_accuracy
     return [
-        str(point.num_replicas),
+        str(unit.of(point.num_replicas)),
+        "-" if unit.replicas == 1 else str(point.num_replicas),
         str(point.global_batch_size),
         f"{speed.value:,.0f}" if narrow else spread(speed, ",.0f"),
         "1" if is_base else spread(point.speed_up, ".2f"),
@@ -44,10 +46,10 @@ def _time(value: Estimate | None, narrow: bool) -> str:
 
 def point_table(result: ModeResult, currency: str, *, narrow: bool = False) -> tuple[list[str], list[list[str]]]:
     """Names of the columns and cells of the rows, columns without a value left out."""
-    rows = [point_cells(point, currency, narrow=narrow) for point in result.points]
+    rows = [point_cells(point, currency, result.unit, narrow=narrow) for point in result.points]
     kept = [index for index in range(len(COLUMNS)) if any(row[index] != "-" for row in rows)]
     kept = [index for index in kept if not (narrow and COLUMNS[index] == "cost")]  # the answer says it
-    names = [_SHORTER.get(name, name) if narrow else name for name in COLUMNS]
+    names = [_SHORTER.get(name, name) if narrow else name for name in (result.unit.plural, *COLUMNS[1:])]
     return [names[index] for index in kept], [[row[index] for index in kept] for row in rows]
 
 
@@ -65,10 +67,14 @@ def spread(value: Estimate | None, pattern: str) -> str:
     return f"{text} ({format(value.low, pattern)}–{format(value.high, pattern)})"
 
 
-def lost_cells(point: ScalingPoint) -> list[str]:
+def lost_cells(point: ScalingPoint, unit: Unit = REPLICAS) -> list[str]:
     """The count, what is lost, and each of `PARTS`."""
     shares = point.lost or {}
-    return [str(point.num_replicas), f"{1 - point.efficiency.value:.0%}", *(_share(shares.get(name)) for name in PARTS)]
+    return [
+        str(unit.of(point.num_replicas)),
+        f"{1 - point.efficiency.value:.0%}",
+        *(_share(shares.get(name)) for name in PARTS),
+    ]
 
 
 def _share(value: float | None) -> str:
@@ -82,11 +88,14 @@ def scaling_tables(found: Scaling, advice: Recommendation, *, currency: str = ""
         parts.append(Text(f"{result.mode} scaling: {EXPLAINS[result.mode]}", style="bold"))
         parts.append(_table(*point_table(result, currency, narrow=True)))
         if any(point.lost for point in result.points):
-            rows = [lost_cells(point) for point in result.points[1:]]
+            rows = [lost_cells(point, result.unit) for point in result.points[1:]]
             parts.append(Text("lost, as a share of the time:"))
-            parts.append(_table(("replicas", "lost", *PARTS), rows))
+            parts.append(_table((result.unit.plural, "lost", *PARTS), rows))
         parts += [Text(line) for line in prediction_words(result)]
-        parts += [Text(equality_words(one)) for one in result.equality if one.verdict == NOT_COMPARED]
+        parts += [Text(equality_words(one, result.unit)) for one in result.equality if one.verdict == NOT_COMPARED]
+    if found.outlook is not None:
+        parts += [Text("several machines: PREDICTION", style="bold"), _table(*found.outlook.rows_of_table())]
+        parts.append(Text(found.outlook.assumes))
     parts += [Text(f"failed: {label}: {error}", style="yellow") for label, error in found.failures.items()]
     parts.append(Text(advice.sentence, style="bold"))
     return [*parts, *(Text(f"- {line}") for line in advice.details)]
@@ -113,9 +122,13 @@ def scaling_markdown(found: Scaling, advice: Recommendation, *, currency: str = 
         lines += markdown_table(*point_table(result, currency))
         if any(point.lost for point in result.points):
             lines += ["", "Lost, as a share of the time:", ""]
-            lines += markdown_table(("replicas", "lost", *PARTS), [lost_cells(point) for point in result.points[1:]])
+            rows = [lost_cells(point, result.unit) for point in result.points[1:]]
+            lines += markdown_table((result.unit.plural, "lost", *PARTS), rows)
         lines += ["", *(f"{line}\n" for line in prediction_words(result))]
-        lines += [f"- {equality_words(one)}" for one in result.equality]
+        lines += [f"- {equality_words(one, result.unit)}" for one in result.equality]
+    if found.outlook is not None:
+        lines += ["", "## Several machines: PREDICTION", "", *markdown_table(*found.outlook.rows_of_table())]
+        lines += ["", found.outlook.assumes]
     if found.failures:
         lines += ["", "## Failed", "", *(f"- `{label}`: {error}" for label, error in found.failures.items())]
     return "\n".join([*lines, "", "## Made by", "", *(f"- {fact}" for fact in facts), ""])

@@ -7,8 +7,9 @@ from manyfit.console import plural
 from manyfit.report.cost import money
 from manyfit.report.pairs import STRONG, WEAK
 from manyfit.report.scaling_equality import DIFFERENT, DRIFTS, EQUAL, NOT_COMPARED, Equality
-from manyfit.report.scaling_losses import LARGEST_ERROR, SAYS
+from manyfit.report.scaling_losses import LARGEST_ERROR, SAYS, WORKERS_SAY
 from manyfit.report.scaling_result import ModeResult, Scaling, ScalingPoint
+from manyfit.report.scaling_units import REPLICAS, Unit
 from manyfit.schema.cost import CostConfig
 
 WORTH = 0.5
@@ -21,6 +22,13 @@ NO_GPU = (
     "Logical devices share one CPU: these numbers rehearse the study, and measure no GPU. Nothing follows from them "
     "for the speed, efficiency or price of GPUs."
 )
+NO_NETWORK = (
+    "The workers are processes of one machine that share its cores and talk over loopback: these numbers rehearse the "
+    "study, and measure no GPU and no network. Nothing follows for the speed, efficiency or price of several machines."
+)
+ONE_MACHINE = (
+    "The workers are processes of one machine: these numbers measure its GPUs, and no network between machines."
+)
 REHEARSAL = (
     "The pictures were drawn by code, not photographed: the speed is real, the accuracy says nothing about data."
 )
@@ -28,6 +36,16 @@ EXPLAINS = {
     STRONG: "the batch of a step is the same at every count, and so is the training",
     WEAK: "each replica keeps its batch, so that a step grows with the count",
 }
+
+
+def caveats_of_place(found: Scaling) -> tuple[str, ...]:
+    """What the devices of a study, or its pictures, do not allow to be concluded."""
+    lines = []
+    if found.shares_a_cpu:
+        lines.append(NO_NETWORK if found.unit.is_worker else NO_GPU)
+    elif found.unit.is_worker and not found.across_machines:
+        lines.append(ONE_MACHINE)
+    return (*lines, REHEARSAL) if found.rehearsal else tuple(lines)
 
 
 @dataclass(frozen=True)
@@ -59,14 +77,17 @@ def recommend(found: Scaling, price: CostConfig | None = None) -> Recommendation
     if result is None or len(result.points) < 2:
         why = "One count was measured" if result is not None else "Nothing was measured"
         return Recommendation(None, f"{why}: there is nothing to compare.", _caveats(found))
-    paid_for = price is not None and price.per == "machine"
-    chosen, sentence = _sentence(result.points, 0.0 if paid_for else WORTH)
+    paid_for = price is not None and price.per == "machine" and not found.across_machines
+    unit = found.unit
+    chosen, sentence = _sentence(result.points, 0.0 if paid_for else WORTH, unit)
     currency = price.currency if price is not None else ""
-    details = [*_price(result.points, chosen, currency, on_gpu=found.on_gpu), *_lost(result.points[-1])]
-    details += [equality_words(one) for one in result.equality if one.verdict != NOT_COMPARED]
+    details = [*_price(result.points, chosen, currency, unit, known=not found.shares_a_cpu)]
+    details += _lost(result.points[-1], unit)
+    details += [equality_words(one, unit) for one in result.equality if one.verdict != NOT_COMPARED]
     details += _accuracy(result)
-    if not found.on_gpu:
-        sentence = f"A rehearsal on one CPU, which measures no GPU. Here: {sentence[0].lower()}{sentence[1:]}"
+    if found.shares_a_cpu:
+        no = "network" if unit.is_worker else "GPU"
+        sentence = f"A rehearsal on one CPU, which measures no {no}. Here: {sentence[0].lower()}{sentence[1:]}"
         return Recommendation(None, sentence, (*details, *_caveats(found)))
     return Recommendation(chosen.num_replicas, sentence, (*details, *_caveats(found)))
 
@@ -82,7 +103,7 @@ def _why_not(before: ScalingPoint, after: ScalingPoint, worth: float) -> str:
     return f"{share:.0%} of what they could add" if share < worth else ""
 
 
-def _sentence(points: Sequence[ScalingPoint], worth: float) -> tuple[ScalingPoint, str]:
+def _sentence(points: Sequence[ScalingPoint], worth: float, unit: Unit) -> tuple[ScalingPoint, str]:
     """The count to take, and the answer."""
     base = chosen = points[0]
     after, why = None, ""
@@ -92,28 +113,31 @@ def _sentence(points: Sequence[ScalingPoint], worth: float) -> tuple[ScalingPoin
             after = point
             break
         chosen = point
-    what = f"{chosen.speed_up.value:.2f}x the speed of {base.num_replicas} ({chosen.efficiency.value:.0%} efficient)"
+    what = f"{chosen.speed_up.value:.2f}x the speed of {unit.of(base.num_replicas)} "
+    what += f"({chosen.efficiency.value:.0%} efficient)"
     what += _against_the_price(base, chosen)
     if after is None:
-        return chosen, f"More replicas pay: {_replicas(chosen.num_replicas)} run at {what}."
-    added = after.num_replicas - chosen.num_replicas
-    number = {1: "second", 2: "third", 3: "fourth"}.get(chosen.num_replicas)
+        return chosen, f"More {unit.plural} pay: {unit.words(chosen.num_replicas)} run at {what}."
+    added = unit.of(after.num_replicas - chosen.num_replicas)
+    number = {1: "second", 2: "third", 3: "fourth"}.get(unit.of(chosen.num_replicas))
     more = f"the {number} one" if added == 1 and number else f"{added} more"
     gain, devices = after.speed_up.value / chosen.speed_up.value, after.num_replicas / chosen.num_replicas
-    little = f"{gain:.2f}x the speed for {devices:.2g}x the replicas, {why}"
+    little = f"{gain:.2f}x the speed for {devices:.2g}x the {unit.plural}, {why}"
     if chosen is base:
-        return chosen, f"More replicas do not pay: {more} would bring {little}."
-    return chosen, f"{_replicas(chosen.num_replicas)} pay: {what}. Beyond that, {more} would bring {little}."
+        return chosen, f"More {unit.plural} do not pay: {more} would bring {little}."
+    return chosen, f"{unit.words(chosen.num_replicas)} pay: {what}. Beyond that, {more} would bring {little}."
 
 
-def _price(points: Sequence[ScalingPoint], chosen: ScalingPoint, currency: str, *, on_gpu: bool) -> list[str]:
+def _price(
+    points: Sequence[ScalingPoint], chosen: ScalingPoint, currency: str, unit: Unit, *, known: bool
+) -> list[str]:
     base = points[0]
     if base.cost is None or chosen.cost is None:
-        if not on_gpu:
+        if not known:
             return []
         return ["No price is known: give cost.price_per_hour, and the study says what a run costs on each count."]
-    said = [f"{point.num_replicas}: {money(point.cost, currency)}" for point in points if point.cost is not None]
-    return [f"A run costs, by replicas, {', '.join(said)}."]
+    said = [f"{unit.of(one.num_replicas)}: {money(one.cost, currency)}" for one in points if one.cost is not None]
+    return [f"A run costs, by {unit.plural}, {', '.join(said)}."]
 
 
 def _against_the_price(base: ScalingPoint, chosen: ScalingPoint) -> str:
@@ -126,15 +150,16 @@ def _against_the_price(base: ScalingPoint, chosen: ScalingPoint) -> str:
     return f", and a run costs {abs(change):.0%} {'more' if change > 0 else 'less'}"
 
 
-def _lost(point: ScalingPoint) -> list[str]:
+def _lost(point: ScalingPoint, unit: Unit) -> list[str]:
     if point.lost is None:
         return ["Where the lost time goes was not measured: give probe=true."]
     parts = sorted(((share, name) for name, share in point.lost.items() if share >= 0.01), reverse=True)
     if not parts:
-        return [f"On {_replicas(point.num_replicas)} next to nothing is lost."]
-    said = [f"{share:.0%} {name} ({SAYS[name]})" for share, name in parts]
+        return [f"On {unit.words(point.num_replicas)} next to nothing is lost."]
+    says = WORKERS_SAY if unit.is_worker else SAYS
+    said = [f"{share:.0%} {name} ({says[name]})" for share, name in parts]
     return [
-        f"On {_replicas(point.num_replicas)} {1 - point.efficiency.value:.0%} of the time is lost: {', '.join(said)}."
+        f"On {unit.words(point.num_replicas)} {1 - point.efficiency.value:.0%} of the time is lost: {', '.join(said)}."
     ]
 
 
@@ -144,8 +169,8 @@ def _accuracy(result: ModeResult) -> list[str]:
         return []
     points = 100 * (last.best_val_accuracy.value - base.best_val_accuracy.value)
     return [
-        f"The best validation accuracy is {points:+.2f} points on {_replicas(last.num_replicas)}, whose step is "
-        "larger: another learning rate may suit it (schedule.scale_with=linear)."
+        f"The best validation accuracy is {points:+.2f} points on {result.unit.words(last.num_replicas)}, whose step "
+        "is larger: another learning rate may suit it (schedule.scale_with=linear)."
     ]
 
 
@@ -161,21 +186,13 @@ def _caveats(found: Scaling) -> tuple[str, ...]:
     if found.unmeasured:
         count = plural(len(found.unmeasured), "training")
         lines.append(f"{count} too short to measure a speed: give more epochs or data.")
-    if not found.on_gpu:
-        lines.append(NO_GPU)
-    if found.rehearsal:
-        lines.append(REHEARSAL)
-    return tuple(lines)
+    return (*lines, *caveats_of_place(found))
 
 
-def _replicas(count: int) -> str:
-    return plural(count, "replica")
-
-
-def equality_words(one: Equality) -> str:
+def equality_words(one: Equality, unit: Unit = REPLICAS) -> str:
     """Whether a count gave the result of the smallest, with what was compared and how closely."""
     if one.verdict == NOT_COMPARED:
-        return f"{_replicas(one.num_replicas)}: the result was not compared ({one.why})."
+        return f"{unit.words(one.num_replicas)}: the result was not compared ({one.why})."
     verdict = {
         EQUAL: "the same result",
         DRIFTS: "the same result at first",
@@ -186,7 +203,7 @@ def equality_words(one: Equality) -> str:
     if one.accuracy_difference is not None:
         accuracy = f"; best validation accuracies within {100 * one.accuracy_difference:.2f} points"
     return (
-        f"{_replicas(one.num_replicas)}: {verdict} as {_replicas(one.compared_with)}: {one.why} (training and "
+        f"{unit.words(one.num_replicas)}: {verdict} as {unit.words(one.compared_with)}: {one.why} (training and "
         f"validation loss of every epoch, same seed, {pairs}: {one.first_difference:.1e} relative in epoch 1, "
         f"{one.largest_difference:.1e} at most, tolerance {one.tolerance:.0e}{accuracy})."
     )
@@ -197,8 +214,8 @@ def prediction_words(result: ModeResult) -> list[str]:
     if result.model is None:
         return [result.no_prediction]
     lines = [
-        f"PREDICTION, not measured: {_replicas(one.num_replicas)} would run at {one.speed_up:.2f}x the speed of "
-        f"{result.points[0].num_replicas} ({one.efficiency:.0%} efficient), bound by {one.bound}."
+        f"PREDICTION, not measured: {result.unit.words(one.num_replicas)} would run at {one.speed_up:.2f}x the speed "
+        f"of {result.unit.of(result.points[0].num_replicas)} ({one.efficiency:.0%} efficient), bound by {one.bound}."
         for one in result.predictions
     ]
     lines = lines or ["No further count divides the batch of a step: give a larger batch.global_batch_size."]
