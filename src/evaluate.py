@@ -1,4 +1,4 @@
-"""Evaluate the models of runs: `python src/evaluate.py RUN [RUN ...] [--data-root PATH] [--data NAME] [--replicas N]`.
+"""Evaluate the models of runs: `python src/evaluate.py RUN [RUN ...] [--data-root PATH] [--data NAME] [--html FILE]`.
 
 Exact, each example once, with 95 % intervals. With several runs, each is tested against the first on the same examples.
 """
@@ -7,12 +7,8 @@ import argparse
 import sys
 from pathlib import Path
 
-from manyfit.console import Console
-from manyfit.errors import EXIT_INTERRUPTED, UserError
-from manyfit.files import to_json
-from manyfit.quiet import quiet_tensorflow
-from manyfit.report.evaluation import evaluation_tables, pairs_of, several_tables
-from manyfit.trained_run import TrainedRun
+from manyfit.evaluation_command import run_command
+from manyfit.script_workers import add_workers_flag, exit_code_of_workers
 
 
 def main() -> int:
@@ -27,30 +23,11 @@ def main() -> int:
     parser.add_argument("--engine", choices=("auto", "keras"), default="keras", help=engine_help)
     parser.add_argument("--seed", type=int, default=0, help="of the resamples that the intervals are made from")
     parser.add_argument("--json", action="store_true", help="print one JSON object instead of tables")
+    page_help = "write a page: metrics, calibration, classes and confusions, the runs side by side"
+    parser.add_argument("--html", type=Path, metavar="FILE", help=page_help)
+    add_workers_flag(parser)
     arguments = parser.parse_args()
-    console = Console()
-    try:
-        for run in arguments.runs:
-            TrainedRun.load(run)  # a folder that holds no run is told before TensorFlow takes its ten seconds
-        with quiet_tensorflow():
-            from manyfit.evaluation import evaluate_runs
-        asked = {name: getattr(arguments, name) for name in ("data_root", "replicas", "device", "engine", "seed")}
-        evaluations = evaluate_runs(arguments.runs, data_name=arguments.data, **asked)
-    except UserError as error:
-        console.error(error)
-        return error.exit_code
-    except KeyboardInterrupt:
-        return EXIT_INTERRUPTED
-    told = [evaluation.as_dict() for evaluation in evaluations]
-    if len(told) == 1:
-        print(to_json(told[0])) if arguments.json else console.print(*evaluation_tables(told[0]))
-        return 0
-    pairs, reasons = pairs_of(evaluations, arguments.seed)
-    if arguments.json:
-        print(to_json({"runs": told, "pairs": [pair.as_dict() for pair in pairs], "reasons": reasons}))
-    else:
-        console.print(*several_tables(told, pairs, reasons))
-    return 0
+    return exit_code_of_workers(arguments, lambda console, peers: run_command(arguments, console, peers))
 
 
 if __name__ == "__main__":

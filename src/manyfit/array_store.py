@@ -143,6 +143,19 @@ class ArrayStore:
             lock.take(exclusive=False)
         return stored
 
+    def has(self, key: str) -> bool:
+        """Whether there is such an entry, damaged or not."""
+        return (self.folder / key / ENTRY_NAME).is_file()
+
+    def release(self, key: str) -> None:
+        """Let others evict this entry; the array stays valid."""
+        if key in self._held:
+            self._held.pop(key).release()
+
+    def remove(self, key: str) -> bool:
+        """Remove an entry that nobody uses; False where somebody does."""
+        return not self.has(key) or self._evict(self.folder / key)
+
     def _lock_path(self, key: str) -> Path:
         return self.folder / _LOCKS / f"{key}.lock"
 

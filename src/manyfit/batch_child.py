@@ -7,9 +7,10 @@ import signal
 import subprocess
 import sys
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
+from manyfit.cluster import LOCAL_WORKER, TF_CONFIG
 from manyfit.config import RunConfig, to_yaml
 from manyfit.errors import UserError
 from manyfit.processes import end_processes, start_process
@@ -19,6 +20,11 @@ RESULT = "RESULT "
 
 MULTIPLE = 8
 """Every size is a multiple of this, the first one that is tried."""
+
+
+def _alone(environ: Mapping[str, str]) -> dict[str, str]:
+    """The environment of a process that is none of the workers of a run."""
+    return {name: value for name, value in environ.items() if name not in (TF_CONFIG, LOCAL_WORKER)}
 
 
 class Child:
@@ -59,7 +65,7 @@ class Child:
             return start_process(
                 [*self._command, str(self._folder / "config.yaml")],
                 dies_by=getattr(signal, "SIGKILL", signal.SIGTERM),
-                env={**os.environ, "PYTHONPATH": paths},
+                env={**_alone(os.environ), "PYTHONPATH": paths},
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 stderr=stderr,

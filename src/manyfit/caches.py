@@ -18,6 +18,7 @@ from manyfit.data.decoded import Choice
 from manyfit.data.examples import ImageData
 from manyfit.models import Network, feature_cache
 from manyfit.models.feature_cache import FeatureReport
+from manyfit.peers import Peers
 from manyfit.record import RunRecord
 from manyfit.strategy import Place
 
@@ -82,7 +83,8 @@ class Caches:
         record: RunRecord,
         console: Console,
         notify: Callable[[str], None],
-        check: Callable[[], None],
+        check: Callable[[], object],
+        peers: Peers | None = None,
     ) -> Prepared:
         """Compute, decode or find what the run trains on: the long work before the first step.
 
@@ -91,6 +93,7 @@ class Caches:
             console: Told in a line what is done, and what came out.
             notify: Told what the user should know.
             check: Called now and then; what it raises ends the work.
+            peers: The other workers, each of which computes a share of the features.
         """
         if not self.work:
             return Prepared(data, self.input_shape)
@@ -105,7 +108,7 @@ class Caches:
                 check()
                 bar(done, total)
 
-            prepared = self._features(data, place, store, notify, on_progress) if self.features.use else None
+            prepared = self._features(data, place, store, notify, on_progress, peers) if self.features.use else None
             prepared = prepared or self._pixels(data, store, on_progress)
         seconds = time.perf_counter() - started
         record.update("timing", prepare_seconds=seconds)
@@ -116,7 +119,9 @@ class Caches:
         console.print(done, whole_lines=True)
         return prepared
 
-    def _features(self, data: ImageData, place: Place, store: ArrayStore, notify, on_progress) -> Prepared:
+    def _features(
+        self, data: ImageData, place: Place, store: ArrayStore, notify, on_progress, peers: Peers | None
+    ) -> Prepared:
         data, report = feature_cache.compute(
             self.network,
             data,
@@ -126,6 +131,7 @@ class Caches:
             on_gpu=place.on_gpu,
             notify=notify,
             on_progress=on_progress,
+            peers=peers,
         )
         assert self.network.head is not None
         return Prepared(data, tuple(self.network.head.input_shape[1:]), report)
@@ -136,11 +142,14 @@ class Caches:
         return Prepared(data, self.input_shape)
 
 
-def decide(config: RunConfig, network: Network, data: ImageData, *, augments: bool = False) -> Caches:
+def decide(
+    config: RunConfig, network: Network, data: ImageData, *, augments: bool = False, epochs: int | None = None
+) -> Caches:
     """What the run keeps, by its configuration, its network and its data.
 
     Args:
         augments: The pictures of the training are changed at random.
+        epochs: Passes over the pictures, where they are not the configuration's epochs.
 
     Raises:
         ConfigError: a cache is asked for that would not give the run's own numbers, or that does not fit.
@@ -148,7 +157,7 @@ def decide(config: RunConfig, network: Network, data: ImageData, *, augments: bo
     input_shape = models.input_shape(config.model, data)
     features = feature_cache.decide(config.model.feature_cache, network, augments=augments)
     pictures = decoded.decide(
-        config.data.cache, data, input_shape, epochs=config.epochs, features=features.use is not None
+        config.data.cache, data, input_shape, epochs=epochs or config.epochs, features=features.use is not None
     )
     folder = Path(config.data.cache_dir or data_sets.default_cache_dir()).expanduser().absolute() / ARRAYS
     return Caches(network, features, pictures, input_shape, folder, config.data.cache_gb * 1e9)

@@ -13,12 +13,14 @@ from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import ConfigKeyError, MissingMandatoryValue, OmegaConfBaseException
 
 from manyfit.errors import ConfigError
-from manyfit.schema.augment import AugmentConfig, LightAugmentConfig, StrongAugmentConfig
+from manyfit.schema import metrics as metric_words
+from manyfit.schema.augment import AUGMENTS, AugmentConfig, LightAugmentConfig, StrongAugmentConfig
 from manyfit.schema.checks import AUTO, at_least, auto_or_count, between, check_class_weight, nearest, one_of
 from manyfit.schema.cost import CostConfig
 from manyfit.schema.data import EMNIST_CLASSES, DataConfig, EmnistConfig, SyntheticConfig
 from manyfit.schema.lasting import RESUME_AUTO, CheckpointConfig, ResumeConfig, WatchdogConfig
 from manyfit.schema.learning import (
+    SCHEDULES,
     AdamConfig,
     AdamWConfig,
     CosineConfig,
@@ -26,11 +28,13 @@ from manyfit.schema.learning import (
     EMAConfig,
     LossConfig,
     OptimizerConfig,
+    PlateauConfig,
     PrecisionConfig,
     RampConfig,
     ScheduleConfig,
     SGDConfig,
     StepConfig,
+    SWAConfig,
 )
 from manyfit.schema.model import (
     ApplicationConfig,
@@ -41,7 +45,17 @@ from manyfit.schema.model import (
     ModuleConfig,
     SmallCNNConfig,
 )
-from manyfit.schema.place import DEFAULT_PER_REPLICA_BATCH_SIZE, AutoBatchConfig, BatchConfig, StrategyConfig
+from manyfit.schema.phases import PhaseConfig, check_averages, epochs_of, settled
+from manyfit.schema.place import (
+    DEFAULT_PER_REPLICA_BATCH_SIZE,
+    NOT_OFFERED,
+    AutoBatchConfig,
+    BatchConfig,
+    MultiWorkerConfig,
+    StrategyConfig,
+    TPUConfig,
+)
+from manyfit.schema.profile import ProfileConfig
 from manyfit.schema.tracking import TrackerConfig, WandbConfig
 
 __all__ = [
@@ -69,20 +83,26 @@ __all__ = [
     "MobileNetV2Config",
     "ModelConfig",
     "ModuleConfig",
+    "MultiWorkerConfig",
     "OptimizerConfig",
+    "PhaseConfig",
+    "PlateauConfig",
     "PrecisionConfig",
+    "ProfileConfig",
     "RESUME_AUTO",
     "RampConfig",
     "ResumeConfig",
     "RunConfig",
     "SCHEMAS",
     "SGDConfig",
+    "SWAConfig",
     "ScheduleConfig",
     "SmallCNNConfig",
     "StepConfig",
     "StrategyConfig",
     "StrongAugmentConfig",
     "SyntheticConfig",
+    "TPUConfig",
     "TrackerConfig",
     "WandbConfig",
     "WatchdogConfig",
@@ -94,17 +114,25 @@ __all__ = [
 ]
 
 
+DEFAULT_EPOCHS = 5
+
+
 @dataclass
 class RunConfig:
     """Everything asked of one run.
 
     Args:
+        epochs: Of the whole run; with `phases` the sum of theirs.
+        phases: The parts of the training, one after the other, each a `PhaseConfig`; none for a training of one piece.
         steps_per_execution: Steps a call of the compiled training function; `auto` keeps a call near 0.5 s.
         gradient_accumulation: Micro-batches a step; the step's batch is this many times `batch`'s size.
         jit_compile: Compile the step with XLA (one replica only).
         on_non_finite: `stop` at a loss or gradient that is not finite, or `skip` that step and count it.
         class_weight: Factor of each class in the training loss: None, `balanced` (inverse to how often it occurs), or
             a list in the order of the classes.
+        metrics: What is counted beside loss and accuracy, in training and validation: `top_3` (any K), `auc`, `f1`,
+            `calibration_error`.
+        best_metric: The metric of the validation by which the best model is chosen.
         max_minutes: Minutes after which the run stops in good order, to go on later; None for no limit.
         probe: Measure after the training what bounds a step: true, false, or `auto`, where that costs at most a
             twentieth of the training's time.
@@ -121,30 +149,44 @@ class RunConfig:
     precision: PrecisionConfig = field(default_factory=PrecisionConfig)
     tracker: TrackerConfig = field(default_factory=WandbConfig)
     ema: EMAConfig = field(default_factory=EMAConfig)
+    swa: SWAConfig = field(default_factory=SWAConfig)
     loss: LossConfig = field(default_factory=LossConfig)
     cost: CostConfig = field(default_factory=CostConfig)
     early_stopping: EarlyStoppingConfig = field(default_factory=EarlyStoppingConfig)
     checkpoint: CheckpointConfig = field(default_factory=CheckpointConfig)
     resume: ResumeConfig = field(default_factory=ResumeConfig)
     watchdog: WatchdogConfig = field(default_factory=WatchdogConfig)
-    epochs: int = 5
+    profile: ProfileConfig = field(default_factory=ProfileConfig)
+    epochs: int = DEFAULT_EPOCHS
+    phases: list[Any] = field(default_factory=list)
     seed: int = 0
     steps_per_execution: Any = AUTO
     gradient_accumulation: int = 1
     jit_compile: bool = False
     on_non_finite: str = "stop"
     class_weight: Any = None
+    metrics: list[str] = field(default_factory=list)
+    best_metric: str = "val_accuracy"
     max_minutes: float | None = None
     probe: Any = AUTO
     verbose: bool = False
 
     def __post_init__(self) -> None:
         at_least("epochs", self.epochs, 1)
+        self._settle_phases()
         between("seed", self.seed, 0, 2**31 - 1)
         auto_or_count("steps_per_execution", self.steps_per_execution)
         at_least("gradient_accumulation", self.gradient_accumulation, 1)
         one_of("on_non_finite", self.on_non_finite, ("stop", "skip"))
         check_class_weight(self.class_weight)
+        metric_words.check_words(self.metrics)
+        if self.model.builder != "module":  # a model of the user's own may count what it likes
+            metric_words.check_name("best_metric", self.best_metric, self.metrics, validation=True)
+            if self.early_stopping.metric is not None:
+                metric_words.check_name("early_stopping.metric", self.early_stopping.metric, self.metrics)
+            for schedule in (self.schedule, *(phase.schedule for phase in self.phases)):
+                if isinstance(schedule, PlateauConfig):
+                    metric_words.check_name("schedule.metric", schedule.metric, self.metrics)
         at_least("max_minutes", self.max_minutes, 0, exclusive=True)
         if self.probe != AUTO and not isinstance(self.probe, bool):
             raise ConfigError(f"probe={self.probe} is not one of its choices.", "Choices: auto, true, false.")
@@ -155,6 +197,12 @@ class RunConfig:
                 "Set jit_compile=false, or strategy.replicas=1.",
             )
 
+    def _settle_phases(self) -> None:
+        """Check the phases, and let their epochs be the run's."""
+        self.phases = [settled(phase, index) for index, phase in enumerate(self.phases)]
+        self.epochs = epochs_of(self.phases, self.epochs, DEFAULT_EPOCHS)
+        check_averages(self.swa, self.ema, self.phases, self.epochs)
+
 
 SCHEMAS: dict[str, dict[str, type]] = {
     "data": {
@@ -162,17 +210,21 @@ SCHEMAS: dict[str, dict[str, type]] = {
         "emnist": EmnistConfig,
         "synthetic": SyntheticConfig,
     },
-    "augment": {"none": AugmentConfig, "light": LightAugmentConfig, "strong": StrongAugmentConfig},
+    "augment": {**AUGMENTS},
     "model": {
         "mobilenet_v2": MobileNetV2Config,
         "small_cnn": SmallCNNConfig,
         "application": ApplicationConfig,
         "module": ModuleConfig,
     },
-    "strategy": dict.fromkeys(("default", "one_device", "mirrored"), StrategyConfig),
+    "strategy": {
+        **dict.fromkeys(("default", "one_device", "mirrored"), StrategyConfig),
+        "multi_worker": MultiWorkerConfig,
+        "tpu": TPUConfig,
+    },
     "batch": {"default": BatchConfig, "auto": AutoBatchConfig},
     "optimizer": {"sgd": SGDConfig, "adam": AdamConfig, "adamw": AdamWConfig},
-    "schedule": {"constant": ScheduleConfig, "ramp": RampConfig, "step": StepConfig, "cosine": CosineConfig},
+    "schedule": {**SCHEDULES},
     "precision": dict.fromkeys(("float32", "mixed_float16", "mixed_bfloat16"), PrecisionConfig),
     "tracker": {"wandb": WandbConfig, "none": TrackerConfig},
 }
@@ -180,12 +232,14 @@ SCHEMAS: dict[str, dict[str, type]] = {
 
 SECTIONS: dict[str, type] = {
     "ema": EMAConfig,
+    "swa": SWAConfig,
     "loss": LossConfig,
     "cost": CostConfig,
     "early_stopping": EarlyStoppingConfig,
     "checkpoint": CheckpointConfig,
     "resume": ResumeConfig,
     "watchdog": WatchdogConfig,
+    "profile": ProfileConfig,
 }
 """The dataclass of every section that has no choices."""
 
@@ -213,14 +267,16 @@ def unknown_key(key: str, known: Iterable[str]) -> ConfigError:
     owners = [choice for choice, schema in SCHEMAS.get(group, {}).items() if name in _fields(schema)]
     if owners:
         return ConfigError(f"Unknown key: {key}.", f"It belongs to {group}={' and '.join(owners)}.")
+    leaves = {other.rpartition(".")[2]: other for other in known}
+    if slip := difflib.get_close_matches(name, leaves, n=1, cutoff=0.9):  # a letter too many or too few
+        return ConfigError(f"Unknown key: {key}.", f"Did you mean '{leaves[slip[0]]}'?")
     everywhere = sorted(_all_keys(), key=lambda other: other.partition(".")[0] != key.partition(".")[0])
     similar = [other for other in everywhere if other.rpartition(".")[2] == name]
     similar += [other for other in everywhere if other.endswith(f"_{name}")]
-    similar += [other for other in known if "".join(word[0] for word in other.rpartition(".")[2].split("_")) == name]
+    similar += [other for other in known if "".join(word[:1] for word in other.rpartition(".")[2].split("_")) == name]
     if similar:
         meant = " or ".join(f"'{other}'" for other in list(dict.fromkeys(similar))[:2])
         return ConfigError(f"Unknown key: {key}.", f"Did you mean {meant}?")
-    leaves = {other.rpartition(".")[2]: other for other in known}
     near = difflib.get_close_matches(name, leaves, n=1, cutoff=0.5)
     hint = f"Did you mean '{leaves[near[0]]}'? " if near else ""
     return ConfigError(f"Unknown key: {key}.", f"{hint}Choices: {', '.join(leaves)}.")
@@ -305,6 +361,8 @@ def check(composed: DictConfig) -> RunConfig:
         if not isinstance(section, DictConfig):
             raise ConfigError(f"{group}={section} is not one of its choices.", f"Choices: {', '.join(choices)}.")
         choice = section.get(CHOICE_KEY[group])
+        if group == "strategy" and choice in NOT_OFFERED:
+            raise ConfigError(*NOT_OFFERED[choice])
         if choice not in choices:
             raise ConfigError(f"{group}.{CHOICE_KEY[group]}={choice} is unknown.", nearest(choice, choices))
         groups[group] = _to_dataclass(choices[choice], section, group)

@@ -14,8 +14,10 @@ from rich.panel import Panel
 from rich.table import Table
 from rich.text import Text
 
+from manyfit import phases
 from manyfit.errors import UserError
 from manyfit.masking import mask_text
+from manyfit.report.profile import sentence as profile_sentence
 from manyfit.system.statistics import gpus_in_words
 
 LOG_WIDTH = 100
@@ -264,15 +266,19 @@ def summary_rows(record: Mapping[str, Any]) -> list[tuple[str, str]]:
     best, timing = record.get("best") or {}, record.get("timing") or {}
     rows = []
     if best.get("epoch") is not None:
-        rows.append(("best epoch", f"{best['epoch']} of {len(epochs)}"))
+        mean = f", the mean of the last {averaged}" if (averaged := best.get("averaged_epochs")) else ""
+        rows.append(("best epoch", f"{best['epoch']} of {len(epochs)}{mean}"))
         rows.append(("val accuracy", decimal(best.get("val_accuracy"))))
         rows.append(("val loss", decimal(best.get("val_loss"))))
+        more = [name for name in best if name.startswith("val_") and name not in ("val_accuracy", "val_loss")]
+        rows += [(name.replace("_", " "), decimal(best[name])) for name in more]
     elif epochs:
         rows.append(("epochs", f"{len(epochs)}, none of them counts as best"))
     else:
         rows.append(("epochs", "none was finished"))
+    rows += phases.summary_rows(record)
     speed = mean_images_per_second(epochs)
-    rows.append(("images/s", decimal(speed, 1) if speed else "- (too short to measure without its warm-up)"))
+    rows.append(("images/s", decimal(speed, 1) if speed else f"- ({why_no_speed(record)})"))
     throughput = record.get("throughput") or {}
     if throughput.get("step_milliseconds_p50") is not None:
         p50, p95 = (decimal(throughput.get(f"step_milliseconds_{name}"), 2) for name in ("p50", "p95"))
@@ -281,6 +287,8 @@ def summary_rows(record: Mapping[str, Any]) -> list[tuple[str, str]]:
         rows.append(("GPUs", gpus))
     if sentence := (record.get("verdict") or {}).get("sentence"):
         rows.append(("verdict", str(sentence)))
+    if profile := record.get("profile"):
+        rows.append(("profile", profile_sentence(profile)))
     apart = [
         f"{label} {seconds(timing[key])}"
         for key, label in (("startup_seconds", "start-up"), ("first_step_seconds", "first step"))
@@ -289,6 +297,12 @@ def summary_rows(record: Mapping[str, Any]) -> list[tuple[str, str]]:
     total = seconds(timing.get("total_seconds"))
     rows.append(("time", f"{total} ({', '.join(apart)})" if apart else total))
     return rows
+
+
+def why_no_speed(record: Mapping[str, Any]) -> str:
+    """Why a run that trained has no speed."""
+    profiled = record.get("profile") and len(record.get("epochs") or ()) == 1
+    return "its only epoch was profiled" if profiled else "too short to measure without its warm-up"
 
 
 def mean_images_per_second(epochs: Sequence[Mapping[str, Any]]) -> float | None:

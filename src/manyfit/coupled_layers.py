@@ -86,8 +86,33 @@ def _shifted_sums(inputs, mask, shift):
 
 def trains_batch_norm(network: keras.Model) -> bool:
     """Whether training moves the statistics of any batch-norm layer of `network`."""
+    return bool(moving_batch_norms(network))
+
+
+def moving_batch_norms(network: keras.Model) -> list[keras.layers.BatchNormalization]:
+    """The batch-norm layers of `network` that take the statistics of the batch in training."""
     layers = [layer for layer in network._flatten_layers() if isinstance(layer, keras.layers.BatchNormalization)]
-    return any(layer.trainable for layer in layers)
+    return [layer for layer in layers if layer.trainable and not _is_held(layer)]
+
+
+def hold_statistics(layer: keras.layers.BatchNormalization) -> None:
+    """Let a batch-norm layer normalise as in inference, also in training; its scale and offset still train.
+
+    It is what calling the whole backbone with `training=False` does to it (Keras' guide "Transfer learning and
+    fine-tuning"), which would also stop the backbone's dropout.
+    """
+    keras_call = type(layer).call
+    layer.call = lambda inputs, training=None, mask=None: keras_call(layer, inputs, training=False, mask=mask)
+
+
+def let_go(layer: keras.layers.BatchNormalization) -> None:
+    """Undo `hold_statistics`."""
+    if _is_held(layer):
+        del layer.call
+
+
+def _is_held(layer: keras.layers.BatchNormalization) -> bool:
+    return "call" in vars(layer)
 
 
 def couple(network: keras.Model, *, sync_batch_norm: bool) -> None:

@@ -15,7 +15,9 @@ import numpy as np
 import tensorflow as tf
 
 from manyfit.checkpoint import START, Position
+from manyfit.data.pipeline import num_workers
 from manyfit.errors import TrainingError
+from manyfit.peers import Peers
 from manyfit.precision import LossScale
 
 
@@ -54,8 +56,14 @@ class EpochLoop(keras.Model):
 
     The subclass sets the attributes below in `compile`, and has `_make_train_steps`, `_make_test_steps` and
     `_make_predict_step`.
+
+    Attributes:
+        peers: The other workers, which call `fit`, `evaluate` and `predict` at the same time.
+        call_ends: Steps of an epoch after which a call ends, however many it could make.
     """
 
+    peers: Peers
+    call_ends: tuple[int, ...] = ()
     network: keras.Model
     skipped_steps: int
     _loss_mean: keras.metrics.Mean
@@ -72,6 +80,14 @@ class EpochLoop(keras.Model):
     def _results(self) -> dict[str, float]:
         results = {metric.name: keras.ops.convert_to_numpy(metric.result()) for metric in self.metrics}
         return {name: float(value) for name, value in results.items() if value.ndim == 0}
+
+    def _steps_left(self, step: int, num_steps: int) -> int:
+        """Steps until a call has to end: at the epoch's end, or before."""
+        return min(end for end in (*self.call_ends, num_steps) if end > step) - step
+
+    def _steps_of_all(self, call_size: CallSize, remaining: int) -> int:
+        """Steps of the next call, the same on every worker: each measures its own times."""
+        return self.peers.broadcast("steps", call_size.steps(remaining))
 
     @property
     def num_examples(self) -> int:
@@ -130,7 +146,7 @@ class EpochLoop(keras.Model):
         while step < num_steps and not self.stop_training:
             callbacks.on_train_batch_begin(step)
             started = time.perf_counter()
-            steps = call_size.steps(num_steps - step)
+            steps = self._steps_of_all(call_size, self._steps_left(step, num_steps))
             done, scale, good, skipped, loss, ok = self._train_steps(iterator, tf.constant(steps), *self._scale_state)
             step += int(done)
             self._scale_state = (scale, good)
@@ -172,7 +188,7 @@ class EpochLoop(keras.Model):
             while step < num_steps:
                 callbacks.on_test_batch_begin(step)
                 started = time.perf_counter()
-                steps = call_size.steps(num_steps - step)
+                steps = self._steps_of_all(call_size, num_steps - step)
                 step += int(self._test_steps(iterator, tf.constant(steps))[0])
                 call_size.observe(steps, time.perf_counter() - started)
                 callbacks.on_test_batch_end(step - 1)
@@ -192,6 +208,8 @@ class EpochLoop(keras.Model):
         iterator, rows = iter(x), []
         for _ in range(steps):
             outputs, masks = (strategy.experimental_local_results(part) for part in predict_step(next(iterator)))
+            if num_workers(strategy) > 1:  # each replica has the rows of all
+                outputs, masks = outputs[:1], masks[:1]
             outputs, masks = tf.concat(outputs, axis=0), tf.concat(masks, axis=0)
             rows.append(tf.boolean_mask(outputs, masks > 0).numpy())
         return np.concatenate(rows)

@@ -10,8 +10,11 @@ from manyfit.batch import BatchPlan
 from manyfit.data.decode import why_unusable
 from manyfit.data.examples import ImageData
 from manyfit.errors import TrainingError
+from manyfit.peers import Peers
 
 _MOST_NAMED = 3
+_NEWS_SECONDS = 3.0
+"""How long after TensorFlow's error the news of a lost worker may come."""
 
 
 @contextlib.contextmanager
@@ -45,6 +48,22 @@ def explained(plan: BatchPlan, data: ImageData, folder: Path | None = None) -> I
             f"Files of the data set have changed during the run: {'; '.join(bad)}.",
             f"Put them back as they were. Then {'start again.' if folder is None else f'go on: resume={folder}'}",
         ) from error
+
+
+@contextlib.contextmanager
+def of_workers(peers: Peers) -> Iterator[None]:
+    """Inside, what TensorFlow raises because another worker is gone says which one.
+
+    Raises:
+        UserError: names the rank and its host; the run may go on later.
+    """
+    try:
+        yield
+    except tf.errors.OpError as error:
+        loss = peers.lost(_NEWS_SECONDS)
+        if loss is None:
+            raise
+        raise loss from error
 
 
 def _out_of_memory(plan: BatchPlan, error: tf.errors.OpError) -> TrainingError:

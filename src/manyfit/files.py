@@ -6,6 +6,7 @@ import enum
 import json
 import math
 import os
+import threading
 from pathlib import Path
 from typing import Any
 
@@ -52,7 +53,8 @@ def write_atomically(path: Path, text: str) -> None:
     Raises:
         TrainingError: the disk is full, or the folder cannot be written to; the old file is as it was.
     """
-    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
+    # A thread that finds a fault may write while the training does.
+    temporary = path.with_name(f".{path.name}.{os.getpid()}-{threading.get_ident()}.tmp")
     try:
         with temporary.open("wb") as file:
             _write_through(file, text)

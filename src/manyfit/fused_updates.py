@@ -26,7 +26,7 @@ def fuse(optimizer: keras.optimizers.Optimizer) -> bool:
     return False
 
 
-class _Step:
+class FusedStep:
     """An `update_step` for one optimizer; scalars that all variables share are computed once a device and graph."""
 
     def __init__(self, optimizer: keras.optimizers.Optimizer):
@@ -35,17 +35,20 @@ class _Step:
         self._graph: object = None
         self._scalars: dict = {}
 
-    def __call__(self, gradient, variable, learning_rate) -> None:
+    def __call__(self, gradient, variable, learning_rate, factor: float = 1.0) -> None:
+        """Update one variable with `factor` times the learning rate."""
         small = "GPU" not in variable.device and variable.shape.num_elements() < SMALLEST_ON_CPU
         if small or isinstance(gradient, tf.IndexedSlices) or tf.executing_eagerly():
-            self._keras_step(gradient, variable, learning_rate)
+            own_rate = learning_rate if factor == 1.0 else tf.convert_to_tensor(learning_rate) * factor
+            self._keras_step(gradient, variable, own_rate)
             return
         graph = tf.compat.v1.get_default_graph()
         if graph is not self._graph:
             self._graph, self._scalars = graph, {}
-        key = (variable.device, variable.dtype)
+        key = (variable.device, variable.dtype, factor)
         if key not in self._scalars:
-            self._scalars[key] = self._shared(learning_rate, variable.dtype)
+            shared = self._shared(learning_rate, variable.dtype)
+            self._scalars[key] = shared if factor == 1.0 else shared | {"lr": shared["lr"] * factor}
         self._update(tf.cast(gradient, variable.dtype), variable, self._scalars[key])
 
     def _slot(self, slots, variable) -> tf.Tensor:
@@ -58,7 +61,7 @@ class _Step:
         raise NotImplementedError
 
 
-class _AdamStep(_Step):
+class _AdamStep(FusedStep):
     """Kingma and Ba 2015, "Adam", the form before algorithm 1's last remark, as in Keras and in TensorFlow's kernel."""
 
     def _shared(self, learning_rate, dtype) -> dict:
@@ -79,7 +82,7 @@ class _AdamStep(_Step):
         tf.raw_ops.ResourceApplyAdam(var=variable.handle, m=momentum, v=velocity, grad=gradient, **shared)
 
 
-class _MomentumStep(_Step):
+class _MomentumStep(FusedStep):
     """`m = momentum * m - rate * g; w += m`, or `w += momentum * m - rate * g` with Nesterov's momentum."""
 
     def _shared(self, learning_rate, dtype) -> dict:

@@ -1,5 +1,6 @@
 """Every variable of a training as arrays, and back: weights, optimizer, random state, counts of metrics."""
 
+import base64
 from collections.abc import Iterator
 from typing import Any
 
@@ -7,22 +8,33 @@ import keras
 import numpy as np
 import tensorflow as tf
 
+from manyfit.data.pipeline import replicas_of_this_worker
 from manyfit.errors import UserError
 
 ON_READ = tf.VariableSynchronization.ON_READ
 
 
 def snapshot(model: Any) -> dict[str, np.ndarray]:
-    """The variables of a compiled `ReplicatedModel`, by name.
+    """The variables of a compiled `ReplicatedModel`, by name; every worker calls it at the same time.
 
-    What differs between replicas (the counts of metrics) has the replicas as its first axis.
+    What differs between replicas (the counts of metrics) has the replicas of all workers as its first axis.
     """
-    return {name: _read(variable) for name, variable in _variables(model)}
+    return {name: _read(variable) for name, variable in _trained(model)} | counts(model)
 
 
 def counts(model: Any) -> dict[str, np.ndarray]:
     """The part of a snapshot that the metrics count, alone: a few scalars, without a copy of the model."""
-    return {name: _read(variable) for name, variable in _counted(model)}
+    own = {name: _read(variable) for name, variable in _counted(model)}
+    if model.peers.num_workers == 1:
+        return own
+    # As bytes: the area under a curve counts millions of numbers where there are many classes.
+    texts = {name: base64.b64encode(array.tobytes()).decode("ascii") for name, array in own.items()}
+    everywhere = model.peers.gather("counts", texts)
+
+    def heard(sent: dict[str, str], name: str, like: np.ndarray) -> np.ndarray:
+        return np.frombuffer(base64.b64decode(sent[name]), like.dtype).reshape(like.shape)
+
+    return {name: np.concatenate([heard(sent, name, array) for sent in everywhere]) for name, array in own.items()}
 
 
 def restore(model: Any, arrays: dict[str, np.ndarray]) -> None:
@@ -40,14 +52,19 @@ def restore(model: Any, arrays: dict[str, np.ndarray]) -> None:
             f"The checkpoint belongs to another model or optimizer: {names} do not fit.",
             "Resume with the configuration and the code that the run began with.",
         )
+    strategy = model.distribute_strategy
     for name, variable in variables:
-        _write(variable, arrays[name])
+        _write(variable, arrays[name], strategy.num_replicas_in_sync, replicas_of_this_worker(strategy))
 
 
 def _variables(model: Any) -> Iterator[tuple[str, Any]]:
     """Every variable as TensorFlow holds it, with a name that does not depend on the process."""
-    yield from _named({"network": model.network.variables, "optimizer": model.optimizer.variables})
+    yield from _trained(model)
     yield from _counted(model)
+
+
+def _trained(model: Any) -> Iterator[tuple[str, Any]]:
+    yield from _named({"network": model.network.variables, "optimizer": model.optimizer.variables})
 
 
 def _counted(model: Any) -> Iterator[tuple[str, Any]]:
@@ -83,14 +100,13 @@ def _fits(variable: Any, array: np.ndarray) -> bool:
     return shape in shapes and array.dtype == variable.dtype.as_numpy_dtype
 
 
-def _write(variable: Any, array: np.ndarray) -> None:
-    parts = _parts(variable)
+def _write(variable: Any, array: np.ndarray, num_replicas: int, own: slice) -> None:
     if array.ndim == len(variable.shape):
         variable.assign(array)
         return
-    if len(parts) != len(array):  # another number of replicas: counts are summed, of copies the first one counts
+    if len(array) != num_replicas:  # another number of replicas: counts are summed, of copies the first one counts
         counts = _is_counted_apart(variable)
         first = array.sum(axis=0, dtype=array.dtype) if counts else array[0]
-        array = np.stack([first, *[np.zeros_like(first) if counts else first] * (len(parts) - 1)])
-    for part, value in zip(parts, array, strict=True):
+        array = np.stack([first, *[np.zeros_like(first) if counts else first] * (num_replicas - 1)])
+    for part, value in zip(_parts(variable), array[own], strict=True):
         part.assign(value)

@@ -1,5 +1,6 @@
 """What is wrong with an override on the command line, said before Hydra composes or after it fails."""
 
+import importlib.util
 import re
 from collections.abc import Sequence
 from pathlib import Path
@@ -13,12 +14,17 @@ from yaml import YAMLError
 
 from manyfit.config import nearest, unknown_key
 from manyfit.errors import ConfigError
+from manyfit.schema.place import NOT_OFFERED
 
 HYDRA_KEYS = ("hydra.run.dir", "hydra.searchpath", "hydra.verbose")
 """The keys of Hydra's own that a run can be given; the others would do nothing here, or harm."""
 
 SWEEP_DIR = "hydra.sweep.dir"
 """The folder of a multirun."""
+
+LAUNCHER_GROUP = "hydra/launcher"
+LAUNCHERS = ("submitit_slurm", "submitit_local")
+"""Who may start the jobs of a multirun, beside this project itself."""
 
 SHOW_KEYS = "--help lists the groups, --cfg job every key."
 MANY_RUNS = (
@@ -28,7 +34,7 @@ MANY_RUNS = (
 COMPOSITION_ERRORS = (HydraException, OmegaConfBaseException, YAMLError, ValueError)
 
 
-SHORT_FORMS = {"resume": "resume.folder"}
+SHORT_FORMS = {"resume": "resume.folder", "profile": "profile.steps"}
 
 
 def long_form(text: str) -> str:
@@ -36,6 +42,8 @@ def long_form(text: str) -> str:
 
     >>> long_form("resume=outputs/mine"), long_form("epochs=3")
     ('resume.folder=outputs/mine', 'epochs=3')
+    >>> long_form("profile=true")
+    'profile.steps=true'
     """
     key, equals, value = text.partition("=")
     return f"{SHORT_FORMS[key]}={value}" if equals and key in SHORT_FORMS else text
@@ -60,12 +68,47 @@ def check_overrides(texts: Sequence[str], config_folder: Path) -> None:
             raise ConfigError(f"{text}: a key cannot be taken away.", "Give it another value, such as tracker=none.")
         if group == SWEEP_DIR:
             raise ConfigError(f"{text} is the folder of many runs.", "Give hydra.run.dir=PATH, or add --multirun (-m).")
+        if is_of_launcher(group):
+            raise ConfigError(f"{text} says who starts many runs.", "Add --multirun (-m), or leave it out.")
         if group.split(".")[0].split("/")[0] == "hydra" and group not in HYDRA_KEYS:
             raise ConfigError(f"{text}: {group} is fixed here.", f"Of Hydra's own keys give {', '.join(HYDRA_KEYS)}.")
         if group in choices:
             _check_choice(override, text, choices[group])
             if chosen.setdefault(group, text) != text:
                 raise ConfigError(f"{group} is given twice: {chosen[group]} and {text}.", "Give it once.")
+
+
+def is_of_launcher(key: str) -> bool:
+    """Whether a key says who starts the jobs of a multirun, and how."""
+    return key == LAUNCHER_GROUP or key.startswith("hydra.launcher.")
+
+
+def launcher_overrides(texts: Sequence[str]) -> tuple[list[str], list[str]]:
+    """The overrides of a multirun that are about its launcher, and the others.
+
+    Raises:
+        ConfigError: a launcher that starts no processes of its own, or is not installed; values for none.
+    """
+    ours = [text for text in texts if is_of_launcher(text.lstrip("+~").partition("=")[0])]
+    others = [text for text in texts if text not in ours]
+    parser = OverridesParser.create()
+    parsed = [parse_override(parser, text, {}) for text in ours]
+    chosen = [given for given in parsed if given.key_or_group == LAUNCHER_GROUP]
+    for given in parsed:
+        if given.is_sweep_override() or given.is_delete():
+            raise ConfigError(f"{given.input_line}: all jobs are started in the same way.", "Give it one value.")
+    if ours and not chosen:
+        remedy = f"Give {LAUNCHER_GROUP}=submitit_slurm as well, or leave it out."
+        raise ConfigError(f"{ours[0]} is about a launcher that was not chosen.", remedy)
+    for given in chosen:
+        if given.value() not in LAUNCHERS:
+            remedy = "Leave it out for one job after the other, each in a process of its own."
+            choices = f"Choices: {', '.join(LAUNCHERS)}. {remedy}"
+            raise ConfigError(f"{given.input_line} starts no jobs that are processes of their own.", choices)
+        if importlib.util.find_spec("hydra_plugins.hydra_submitit_launcher") is None:
+            message = f"{given.input_line} needs the package hydra-submitit-launcher, which is not installed."
+            raise ConfigError(message, "Install it: uv sync --extra slurm")
+    return ours, others
 
 
 def explain(error: Exception) -> ConfigError:
@@ -143,6 +186,8 @@ def _missing_choice(error: MissingConfigException) -> ConfigError:
     group, _, choice = (error.missing_cfg_file or "").rpartition("/")
     if not group:
         return ConfigError(str(error).splitlines()[0], SHOW_KEYS)
+    if group == "strategy" and choice in NOT_OFFERED:
+        return ConfigError(*NOT_OFFERED[choice])
     if not error.options:
         return ConfigError(f"{group}={choice} does not exist.", f"Leave it out, or add conf/{group}/{choice}.yaml.")
     return ConfigError(f"{group}={choice} is not one of its choices.", nearest(choice, error.options))

@@ -9,12 +9,14 @@ from pathlib import Path
 
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
-from manyfit.console import Console
+from manyfit.console import Console, plural
 from manyfit.data.picture_files import find_pictures
 from manyfit.errors import ConfigError, UserError
+from manyfit.peers import Peers, alone
 from manyfit.processes import ending_on_signals
 from manyfit.quiet import quiet_tensorflow
 from manyfit.report.prediction import (
+    Explained,
     Overview,
     Shown,
     class_table,
@@ -24,30 +26,41 @@ from manyfit.report.prediction import (
     unreadable_lines,
 )
 from manyfit.trained_run import TrainedRun
+from manyfit.workers import OnLost
 
 _SECONDS_BETWEEN_LINES = 10.0
 
 
-def run_command(arguments: Namespace, console: Console) -> Overview:
-    """Predict, show and write; the overview of what came out.
+def run_command(arguments: Namespace, console: Console, peers: Peers | None = None) -> Overview:
+    """Predict, show and write; the overview of what came out. Of several workers the chief shows and writes.
 
     Raises:
         UserError: no such run, model or picture, a file that cannot be written, or no file that can be read.
     """
+    peers = peers or alone()
     for name in ("csv", "html"):
         check_writable(f"--{name}", getattr(arguments, name))
+    if arguments.explain and arguments.html is None:
+        raise ConfigError("--explain draws on the page, and --html is missing.", "Give --html FILE as well.")
     if arguments.thumbnails < 2:
         raise ConfigError(f"--thumbnails {arguments.thumbnails} is less than 2.", "Give the most that the page shows.")
     run = TrainedRun.load(arguments.run)
     paths = find_pictures(arguments.pictures)
     with quiet_tensorflow():
         from manyfit.prediction import Predictor, thumbnail  # only here: TensorFlow takes its ten seconds
+        from manyfit.prediction_workers import stream_of_all
 
+        peers.watch(OnLost(console, peers))
         predictor = Predictor(run, replicas=arguments.replicas, device=arguments.device)
     overview = Overview(run.class_names, most_pictures=arguments.thumbnails)
     # The JPEG library remarks on damaged files, which are reported below; on a signal nothing half written stays.
     with quiet_tensorflow(), ending_on_signals():
-        _stream(predictor, paths, overview, arguments, console)
+        stream = stream_of_all(predictor, paths, peers)
+        if not peers.is_chief:
+            for _ in stream:
+                pass
+            return overview
+        _stream(stream, len(paths), overview, arguments, console)
     if run.rehearsal:
         console.notice("the model was trained on pictures drawn by code (a rehearsal): it says nothing about photos.")
     console.print(overview.sentence(), *([class_table(overview)] if overview.num_predicted else []))
@@ -59,12 +72,14 @@ def run_command(arguments: Namespace, console: Console) -> Overview:
             console.print(str(arguments.csv.with_suffix(".unreadable.csv")), whole_lines=True)
     if arguments.html is not None:
         with quiet_tensorflow():
+            explained = _explain(predictor, overview, console) if arguments.explain else None
             page = prediction_page(
                 overview,
                 title=f"Predictions of {run.name}",
                 subtitle=f"{len(paths):,} files, read {datetime.now(UTC).strftime('%Y-%m-%d %H:%M UTC')}",
                 notes=_notes(run),
                 thumbnail=thumbnail,
+                explained=explained,
             )
         page.write(arguments.html)
         console.print(str(arguments.html), whole_lines=True)
@@ -86,7 +101,7 @@ def check_writable(flag: str, path: Path | None) -> None:
         raise ConfigError(f"{flag} {path} {said}.", "Give the path of a file in a folder that exists.")
 
 
-def _stream(predictor, paths: list[str], overview: Overview, arguments: Namespace, console: Console) -> None:
+def _stream(stream, num_files: int, overview: Overview, arguments: Namespace, console: Console) -> None:
     from manyfit.prediction import Unreadable
 
     names = overview.class_names
@@ -95,8 +110,8 @@ def _stream(predictor, paths: list[str], overview: Overview, arguments: Namespac
         if arguments.csv is not None:
             write, write_unreadable = stack.enter_context(csv_files(arguments.csv, names))
         to_screen = arguments.csv is None and arguments.html is None
-        advance = stack.enter_context(_progress(len(paths), console, silent=to_screen))
-        for done in predictor.stream(paths):
+        advance = stack.enter_context(_progress(num_files, console, silent=to_screen))
+        for done in stream:
             advance()
             if isinstance(done, Unreadable):
                 overview.add_unreadable(done.path, done.reason)
@@ -112,14 +127,39 @@ def _stream(predictor, paths: list[str], overview: Overview, arguments: Namespac
                 console.print(prediction_line(shown), whole_lines=True)
 
 
+def _explain(predictor, overview: Overview, console: Console) -> Explained:
+    """What speaks for the label of each picture that the page shows."""
+    from manyfit.explain import METHOD, Explainer, overlays
+
+    explainer = Explainer(predictor.network)
+    if explainer.why_not is not None:
+        console.notice(f"--explain shows nothing: {explainer.why_not}.")
+        return Explained(f"Nothing can be shown: {explainer.why_not}.")
+    most, least = overview.kept
+    asked = [(one.path, overview.class_names.index(one.label)) for one in (*most, *least)]
+    found: dict[str, str] = {}
+    with _progress(len(asked), console, silent=False, doing="explaining") as advance:
+        for (path, _), drawn in zip(asked, overlays(explainer, asked), strict=True):
+            advance()
+            if drawn is not None:
+                found[path] = drawn
+    height, width = explainer.shape
+    none = len(asked) - len(found)
+    text = (
+        "The brighter a place, the more it speaks for the label that the picture was given. Found by "
+        f"{METHOD}; here the map is that of {explainer.layer}, {height} x {width} places."
+    )
+    return Explained(text + (f" In {plural(none, 'picture')} no place speaks for it." if none else ""), found)
+
+
 @contextlib.contextmanager
-def _progress(total: int, console: Console, *, silent: bool) -> Iterator[Callable[[], None]]:
+def _progress(total: int, console: Console, *, silent: bool, doing: str = "predicting") -> Iterator[Callable[[], None]]:
     """A function to call after each picture: it moves a bar on a terminal, and makes a line now and then elsewhere."""
     if silent:
         yield lambda: None
         return
     if console.live:
-        columns = (TextColumn("predicting"), BarColumn(bar_width=None), MofNCompleteColumn(), TimeRemainingColumn())
+        columns = (TextColumn(doing), BarColumn(bar_width=None), MofNCompleteColumn(), TimeRemainingColumn())
         with Progress(*columns, console=console.rich, expand=True, transient=True) as bar:
             task = bar.add_task("", total=total)
             yield lambda: bar.advance(task)

@@ -78,8 +78,8 @@ def judge_run(
         settings: The run's configuration, for the advice: keys and values, nested or dotted.
         first_step_seconds: What the first call took, with its trace; None if not known.
     """
-    step, steps_per_call = rows.step_seconds(), rows.steps_per_call()
-    seconds = budget(asked, sum(row["train_seconds"] for row in rows.rows))
+    own = [rows.step_seconds(), rows.steps_per_call(), budget(asked, sum(row["train_seconds"] for row in rows.rows))]
+    step, steps_per_call, seconds = model.peers.broadcast("probe", own)  # workers measure the same together
     if not seconds:
         return None
     if step is None or steps_per_call is None:
@@ -131,13 +131,15 @@ def measure(
         steps_per_call: Steps a call of the training.
         trace_seconds: What tracing the step takes.
     """
+    trace_seconds, step_seconds = model.peers.broadcast("probe of", [trace_seconds, step_seconds])
     ends = time.perf_counter() + budget_seconds
     probe_seconds = max(_PROBE_SECONDS, 4 * step_seconds)
     if budget_seconds < 2 * probe_seconds:
         return None
 
     def fits() -> bool:
-        return time.perf_counter() + trace_seconds + probe_seconds < ends
+        in_time = time.perf_counter() + trace_seconds + probe_seconds < ends
+        return model.peers.broadcast("probe fits", in_time)
 
     numbers: dict[str, float | None] = {"step_seconds": step_seconds, "steps_per_call": steps_per_call}
     strategy = model.distribute_strategy
@@ -220,15 +222,18 @@ def _cost_of(model: ReplicatedModel, train_steps: Callable, dataset: Any) -> Cos
             raise _Unmeasurable("a loss or gradient is not finite")
         model._results()
 
+    def seconds(steps: int) -> float:
+        return model.peers.broadcast("probe seconds", _seconds(call, steps))
+
     call(1)  # traces
-    first = _seconds(call, 1)
+    first = seconds(1)
     if first > _LONG_STEP_SECONDS:  # what a call costs is lost in such a step
-        return Cost(0.0, statistics.median([first, *(_seconds(call, 1) for _ in range(2))]))
-    one = statistics.median(_seconds(call, 1) for _ in range(9))
+        return Cost(0.0, statistics.median([first, *(seconds(1) for _ in range(2))]))
+    one = statistics.median(seconds(1) for _ in range(9))
     steps = 4
-    while _seconds(call, steps) < _LONG_CALL_SECONDS and steps < _MOST_STEPS:
+    while seconds(steps) < _LONG_CALL_SECONDS and steps < _MOST_STEPS:
         steps *= 4
-    many = statistics.median(_seconds(call, steps) for _ in range(3))
+    many = statistics.median(seconds(steps) for _ in range(3))
     step = max(0.0, many - one) / (steps - 1)
     return Cost(max(0.0, one - step), step)
 

@@ -20,7 +20,7 @@ def quiet_tensorflow(verbose: bool = False) -> Iterator[None]:
         yield
         return
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
-    os.environ.setdefault("GRPC_VERBOSITY", "ERROR")
+    os.environ.setdefault("GRPC_VERBOSITY", "NONE")  # ERROR would make gRPC turn TensorFlow's own errors on
     try:
         descriptor = sys.stderr.fileno()
     except (AttributeError, OSError, ValueError):

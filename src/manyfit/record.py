@@ -24,7 +24,7 @@ LOCK_NAME = ".lock"
 """Held by the process that works on a run; it stays behind, empty."""
 STATUSES = ("running", "finished", "failed", "stopped")
 SECTIONS = ("data", "model", "strategy", "batch", "best", "timing", "tracker", "versions", "git", "host")
-LATE_SECTIONS = ("features", "throughput", "verdict", "system", "mistakes")
+LATE_SECTIONS = ("swa", "features", "throughput", "verdict", "system", "mistakes", "profile")
 """Sections that a record has only where the run came that far."""
 TESTED_VERSIONS = {"tensorflow": "2.21", "keras": "3.15", "wandb": "0.31"}
 """The releases that every guarantee was tested with; the only place that names them in code."""
@@ -39,8 +39,9 @@ class RunRecord:
 
     Attributes:
         folder: The run folder.
-        data: The record: the dicts named in `SECTIONS` and, in time, in `LATE_SECTIONS`; `epochs` and `notices`,
-            lists; and single values. Change it through the methods, or call `write` afterwards.
+        data: The record: the dicts named in `SECTIONS` and, in time, in `LATE_SECTIONS`; `epochs`, `notices` and, of
+            a run that has them, `phases`, lists; and single values. Change it through the methods, or call `write`
+            afterwards.
     """
 
     def __init__(self, folder: Path, data: dict[str, Any]):
@@ -319,10 +320,14 @@ def _check_shape(path: Path, data: Any) -> None:
         wrong += [] if all(isinstance(row, dict) for row in data["epochs"]) else ["epochs"]
         wrong += [] if data["status"] in STATUSES else ["status"]
         attempts = data.get("attempts", [])  # a record of an older version has none
-        is_list = isinstance(attempts, list) and all(isinstance(attempt, dict) for attempt in attempts)
-        wrong += [] if is_list else ["attempts"]
+        wrong += [] if _are_dicts(attempts) else ["attempts"]
+        wrong += [] if _are_dicts(data.get("phases", [])) else ["phases"]  # only where the run has some
     if wrong:
         raise UserError(f"{path} lacks or garbles: {', '.join(wrong)}.", "Restore it, or run again.")
+
+
+def _are_dicts(value: Any) -> bool:
+    return isinstance(value, list) and all(isinstance(entry, dict) for entry in value)
 
 
 def _encode(data: dict[str, Any]) -> str:

@@ -20,10 +20,11 @@ import tensorflow as tf
 
 from manyfit.augment import Augmentation
 from manyfit.coupled_layers import couple, real_rows
-from manyfit.data.pipeline import of_each_replica
+from manyfit.data.pipeline import num_workers, of_each_replica
 from manyfit.epoch_loop import EpochLoop
 from manyfit.errors import ConfigError
 from manyfit.fused_updates import fuse
+from manyfit.peers import alone
 from manyfit.precision import LossScale
 
 SUM = tf.distribute.ReduceOp.SUM
@@ -49,6 +50,7 @@ class ReplicatedModel(EpochLoop):
         self.network = network
         self.built = True
         self.skipped_steps = 0
+        self.peers = alone()
 
     def call(self, x, training=None):
         """The outputs of the network for `x`."""
@@ -291,9 +293,16 @@ class ReplicatedModel(EpochLoop):
     def _make_predict_step(self) -> Callable:
         strategy = self.distribute_strategy
 
+        workers = num_workers(strategy)
+
         def outputs_of(data):
             inputs, _, mask = data
-            return self.network(inputs, training=False), mask
+            outputs = self.network(inputs, training=False)
+            if workers == 1:
+                return outputs, mask
+            # Every worker wants the rows of all. TensorFlow refuses a tensor that no device has made.
+            replica = tf.distribute.get_replica_context()
+            return tuple(replica.all_gather(tf.identity(part), axis=0) for part in (outputs, mask))
 
         def predict_step(data):
             return strategy.run(outputs_of, args=(of_each_replica(data, strategy),))

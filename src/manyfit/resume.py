@@ -15,7 +15,7 @@ from manyfit.record import LOCK_NAME, RECORD_NAME, RunRecord
 
 CONFIG_NAME = "config.yaml"
 
-OF_THE_PROCESS = ("resume", "checkpoint", "watchdog", "max_minutes", "probe", "verbose")
+OF_THE_PROCESS = ("resume", "checkpoint", "watchdog", "max_minutes", "probe", "profile", "verbose")
 """Keys that say how a process works on a run: each process has its own."""
 
 FREE = (
@@ -70,20 +70,24 @@ def resolve(
     before = _stored(folder)
     now = OmegaConf.to_container(composed, resolve=True) if asked is not None else dataclasses.asdict(config)
     now = {str(key): value for key, value in dict(now).items() if key != "hydra"}
+    if config.phases:  # as they are kept, with what they did not name
+        now |= {key: dataclasses.asdict(config)[key] for key in ("epochs", "phases")}
     wanted = _leaves(now)
     keys = list(wanted) if asked is None else [key for key in wanted if _is_asked(key, asked)]
     if isinstance(config.batch, AutoBatchConfig):  # what it found is in the stored configuration
         keys = [key for key in keys if not _below(key, ("batch",))]
     known = _leaves(before)
     free = (*FREE, *config.resume.allow)
+    if config.phases and "phases" in keys:  # which say how many epochs there are
+        keys = list(dict.fromkeys([*keys, "epochs"]))
+        free = (*free, "epochs") if "phases" in free else free
     changed = [key for key in keys if known.get(key, wanted[key]) != wanted[key] or key not in known]
     refused = [key for key in changed if not _below(key, free)]
     if refused:
         raise _changed(folder, refused, known, wanted)
     if record.data["status"] == "finished" and not any(_below(key, config.resume.allow) for key in changed):
-        raise Finished(
-            f"{folder} is finished; nothing is left to do.", "For more epochs: epochs=N resume.allow=[epochs]."
-        )
+        more = "phases=[...] resume.allow=[phases]" if before.get("phases") else "epochs=N resume.allow=[epochs]"
+        raise Finished(f"{folder} is finished; nothing is left to do.", f"For more epochs: {more}.")
     merged = _merged(before, now, keys, free) | {key: now[key] for key in OF_THE_PROCESS if key in now}
     merged["resume"] = {"folder": str(folder), "allow": list(config.resume.allow)}
     return check(OmegaConf.create(merged)), folder

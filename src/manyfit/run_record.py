@@ -9,7 +9,7 @@ from typing import Any
 
 import keras
 
-from manyfit import checkpoint, schedule
+from manyfit import checkpoint, phases, schedule
 from manyfit import data as data_sets
 from manyfit.batch import BatchPlan
 from manyfit.callbacks.stop import Stopped
@@ -52,7 +52,7 @@ def facts_of(config: RunConfig, place: Place, data: ImageData, plan: BatchPlan, 
             "sync_batch_norm": config.model.sync_batch_norm,
             "trains_batch_norm": trains_batch_norm(model),
         },
-        "strategy": {"name": place.name, "num_replicas": place.num_replicas, "devices": list(place.devices)},
+        "strategy": place.facts(),
         "batch": {
             "global_batch_size": plan.global_batch_size,
             "per_replica_batch_size": plan.per_replica_batch_size,
@@ -60,7 +60,7 @@ def facts_of(config: RunConfig, place: Place, data: ImageData, plan: BatchPlan, 
             "validation_steps": plan.validation_steps,
             "gradient_accumulation": plan.gradient_accumulation,
             "padding_rows": plan.padding_rows,
-            "learning_rate": schedule.learning_rates(config, plan)[0],
+            "learning_rate": schedule.learning_rates(phases.plan(config)[0].config, plan)[0],
         },
         **environment(),
     }

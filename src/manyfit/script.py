@@ -6,9 +6,9 @@ from manyfit.console import Console
 from manyfit.errors import EXIT_FINISHED, EXIT_INTERRUPTED, UserError
 
 
-def exit_code_of(action: Callable[[Console], object]) -> int:
+def exit_code_of(action: Callable[[Console], object], console: Console | None = None) -> int:
     """Do what a script is for, and say how it ended; `action` gets the console that errors go to as well."""
-    console = Console()
+    console = console or Console()
     try:
         action(console)
     except UserError as error:

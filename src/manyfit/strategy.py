@@ -4,7 +4,9 @@ from dataclasses import dataclass, field
 
 import tensorflow as tf
 
-from manyfit.config import AUTO, StrategyConfig
+from manyfit import tpu_strategy, worker_strategy
+from manyfit.cluster import Cluster
+from manyfit.config import AUTO, MultiWorkerConfig, StrategyConfig, TPUConfig
 from manyfit.errors import ConfigError
 
 CROSS_DEVICE_OPS = {
@@ -21,19 +23,33 @@ class Place:
     Args:
         name: The strategy's choice in the config.
         strategy: The tf.distribute strategy.
-        devices: A description of each replica's device: `GPU:0 NVIDIA A100-SXM4-80GB`.
+        devices: A description of the device of each replica in this process: `GPU:0 NVIDIA A100-SXM4-80GB`.
         notices: What was chosen by default, for the user to know.
+        cluster: The processes that the strategy reduces over; None for this one alone.
     """
 
     name: str
     strategy: tf.distribute.Strategy
     devices: tuple[str, ...]
     notices: tuple[str, ...] = field(default=())
+    cluster: Cluster | None = None
 
     @property
     def num_replicas(self) -> int:
-        """Replicas whose gradients are summed."""
+        """Replicas whose gradients are summed, over all workers."""
         return self.strategy.num_replicas_in_sync
+
+    @property
+    def num_workers(self) -> int:
+        """Processes that they live in."""
+        return 1 if self.cluster is None else self.cluster.num_workers
+
+    def facts(self) -> dict[str, object]:
+        """What the record says of it."""
+        facts: dict[str, object] = {"name": self.name, "num_replicas": self.num_replicas, "devices": list(self.devices)}
+        if self.cluster is not None:
+            facts |= {"num_workers": self.num_workers, "workers": list(self.cluster.workers)}
+        return facts
 
     @property
     def on_gpu(self) -> bool:
@@ -41,12 +57,17 @@ class Place:
         return self.devices[0].startswith("GPU")
 
     @property
+    def on_tpu(self) -> bool:
+        """Whether the replicas are the cores of a TPU."""
+        return self.devices[0].startswith("TPU")
+
+    @property
     def gpu_numbers(self) -> tuple[int, ...]:
         """The GPUs of the replicas as CUDA counts in this process; empty on CPUs."""
         return tuple(int(device.split()[0].partition(":")[2]) for device in self.devices) if self.on_gpu else ()
 
 
-def make(config: StrategyConfig, *, jit_compile: bool = False) -> Place:
+def make(config: StrategyConfig, *, jit_compile: bool = False, cluster: Cluster | None = None) -> Place:
     """The strategy that `config` asks for, on devices that are there.
 
     Must run before TensorFlow starts its devices: memory growth and logical devices are set here.
@@ -54,14 +75,28 @@ def make(config: StrategyConfig, *, jit_compile: bool = False) -> Place:
     Args:
         jit_compile: The step will be compiled with XLA, which no update of mirrored variables can enter: one device
             then gets OneDeviceStrategy, whose numbers are the same.
+        cluster: The workers of `strategy=multi_worker`, all of which call this at the same time.
 
     Raises:
         ConfigError: more devices, or another kind, than this machine has.
+        UserError: the workers cannot be joined.
     """
+    if isinstance(config, TPUConfig):
+        strategy, cores = tpu_strategy.join(config)
+        return Place(config.name, strategy, cores, (tpu_strategy.NOT_RUN,))
     gpus = tf.config.list_physical_devices("GPU")
     use_gpu, notices = _kind(config, len(gpus))
     names = _claim_gpus(config, gpus) if use_gpu else _claim_cpus(config)
-    return Place(config.name, _strategy(config, names, jit_compile), _describe(names), notices)
+    if isinstance(config, MultiWorkerConfig):
+        if cluster is None:
+            raise ConfigError(
+                "strategy=multi_worker without any workers.",
+                "Start it with src/train.py, which finds them (TF_CONFIG, Slurm, strategy.local_workers=N).",
+            )
+        strategy = worker_strategy.join(config, cluster, names)
+    else:
+        cluster, strategy = None, _strategy(config, names, jit_compile)
+    return Place(config.name, strategy, _describe(names), notices, cluster)
 
 
 def _kind(config: StrategyConfig, num_gpus: int) -> tuple[bool, tuple[str, ...]]:
@@ -95,7 +130,7 @@ def _claim_gpus(config: StrategyConfig, gpus: list) -> list[str]:
             )
         chosen = [gpus[index] for index in config.devices]
     else:
-        default = len(gpus) if config.name == "mirrored" else 1
+        default = len(gpus) if config.name in ("mirrored", "multi_worker") else 1
         count = default if config.replicas == AUTO else config.replicas
         if count > len(gpus):
             raise ConfigError(

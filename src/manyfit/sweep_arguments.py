@@ -229,6 +229,8 @@ def same(value: Any, trains: Any) -> bool:
 
     >>> same(1, 1.0), same("1", 1), same(True, 1), same(None, "none"), same([1, "a"], [1, "a"])
     (True, False, False, False, True)
+    >>> same([{"epochs": 1, "trainable": "all"}], [{"trainable": "all", "epochs": 1.0}]), same({"a": 1}, {"a": 2})
+    (True, False)
     """
     if isinstance(value, bool) or isinstance(trains, bool):
         return value is trains
@@ -236,6 +238,8 @@ def same(value: Any, trains: Any) -> bool:
         return value == trains
     if isinstance(value, list) and isinstance(trains, list | tuple):
         return len(value) == len(trains) and all(map(same, value, trains))
+    if isinstance(value, Mapping) and isinstance(trains, Mapping):  # a phase: W&B sorts its keys anew
+        return value.keys() == trains.keys() and all(same(value[key], trains[key]) for key in value)
     if isinstance(value, str) and isinstance(trains, str):
         return value == trains or absolute(value) == trains
     return value is None and trains is None

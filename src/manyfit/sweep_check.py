@@ -10,6 +10,8 @@ from manyfit import sweep_arguments
 from manyfit.config import RunConfig, check
 from manyfit.errors import ConfigError
 from manyfit.multirun import composed, composing
+from manyfit.schema.metrics import WORDS, top_k
+from manyfit.schema.metrics import names as metric_names
 from manyfit.sweep_arguments import GROUPS, check_arrived
 from manyfit.sweep_file import Parameter, SweepFile
 from manyfit.sweep_structure import Mistake, Readable, structure, with_lines
@@ -84,6 +86,7 @@ def _composition(file: SweepFile, readable: Readable, more: list[str]) -> Iterat
         if whole:
             yield from _combinations(file, [parameter for parameter, _ in readable], words)
         yield from _too_short(file, base, words)
+        yield from _not_counted(file, base, words)
 
 
 def _keys(overrides: Iterable[str]) -> set[str]:
@@ -119,6 +122,22 @@ def _combinations(file: SweepFile, parameters: list[Parameter], fixed: list[str]
         if (problem := _arrives(combination, fixed)) is not None:
             message, remedy = _said(problem)
             yield Mistake(file.line("parameters"), message, remedy)
+
+
+def _not_counted(file: SweepFile, first: Mapping[str, Any], fixed: list[str]) -> Iterator[Mistake]:
+    """A metric that a run counts only where it is asked for."""
+    metric = file.content.get("metric")
+    name = str(metric.get("name")) if isinstance(metric, Mapping) else ""
+    word = name.rpartition("/")[2].removeprefix("val_")
+    if "metrics" in first or (word not in WORDS and top_k(word) is None):
+        return
+    try:
+        counted = metric_names(_config(first, fixed).metrics)
+    except ConfigError:
+        return
+    if word not in counted:
+        line = file.line("metric", "name")
+        yield Mistake(line, f"metric: {name} is not counted.", f"Add metrics=[{word}] to the command.")
 
 
 def _too_short(file: SweepFile, first: Mapping[str, Any], fixed: list[str]) -> Iterator[Mistake]:

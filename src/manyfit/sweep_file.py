@@ -12,18 +12,18 @@ from typing import Any, Protocol
 import yaml
 
 from manyfit.errors import ConfigError
+from manyfit.schema.metrics import WORDS, names, of_epochs
 from manyfit.sweep_arguments import FLAG
 
 METHODS = ("grid", "random", "bayes")
 GOALS = ("maximize", "minimize")
-LARGER_IS_BETTER = ("accuracy", "images_per_second")
 EPOCH_METRICS = (
-    *("epoch", "loss", "accuracy", "val_loss", "val_accuracy", "learning_rate"),
+    *("epoch", "learning_rate", *of_epochs(WORDS)),
     *("train_seconds", "validation_seconds", "images_per_second"),
 )
 """What W&B's history gets once an epoch, as `epoch/NAME`."""
 SUMMARY_METRICS = {
-    "best": ("epoch", "val_accuracy", "val_loss"),
+    "best": ("epoch", *(f"val_{name}" for name in names(WORDS))),
     "throughput": (
         *("images_per_second", "images_per_second_per_replica", "steps_per_call"),
         *("step_milliseconds_p50", "step_milliseconds_p95"),

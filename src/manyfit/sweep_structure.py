@@ -1,6 +1,7 @@
 """The structure of a sweep file: what is wrong with its keys, its metric, its command and its parameters' ranges."""
 
 import math
+import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -9,11 +10,11 @@ from typing import Any
 from manyfit import sweep_arguments
 from manyfit.config import nearest
 from manyfit.errors import ConfigError
+from manyfit.schema.metrics import WORDS, falls
 from manyfit.sweep_arguments import COMMAND, FLAG
 from manyfit.sweep_file import (
     DISTRIBUTIONS,
     GOALS,
-    LARGER_IS_BETTER,
     METHODS,
     METRICS,
     PARAMETER_KEYS,
@@ -105,12 +106,13 @@ def _metric(file: SweepFile) -> Iterator[Mistake]:
         yield Mistake(line, f"metric: {metric} is no mapping.", "Give its name and its goal.")
         return
     name, goal = metric.get("name"), metric.get("goal", "minimize")
-    if name not in METRICS:
+    known = _is_logged(str(name))
+    if not known:
         meant = f"epoch/{name}" if f"epoch/{name}" in METRICS else name
         yield Mistake(file.line("metric", "name"), f"metric: {name} is never logged.", nearest(meant, METRICS))
     if goal not in GOALS:
         yield Mistake(file.line("metric", "goal"), f"goal: {goal} is none.", f"Choices: {', '.join(GOALS)}.")
-    elif name in METRICS and goal != _natural_goal(name):
+    elif known and goal != _natural_goal(name):
         natural = _natural_goal(name)
         said = f"the goal of {name} is to {goal}" + (
             "" if "goal" in metric else ", as W&B takes it where none is given"
@@ -120,9 +122,14 @@ def _metric(file: SweepFile) -> Iterator[Mistake]:
         yield from _early_terminate(file, stop, str(name))
 
 
+def _is_logged(name: str) -> bool:
+    return re.sub(r"top_\d+$", "top_3", name) in METRICS
+
+
 def _natural_goal(name: str) -> str:
-    leaf = name.rpartition("/")[2]
-    return "maximize" if leaf.endswith(LARGER_IS_BETTER) or "images_per_second" in leaf else "minimize"
+    leaf = name.rpartition("/")[2].removeprefix("val_")
+    rises = (leaf in WORDS or leaf.startswith("top_")) and not falls(leaf)
+    return "maximize" if rises or "images_per_second" in leaf else "minimize"
 
 
 def _early_terminate(file: SweepFile, stop: Any, metric: str) -> Iterator[Mistake]:
@@ -144,7 +151,7 @@ def _early_terminate(file: SweepFile, stop: Any, metric: str) -> Iterator[Mistak
             yield Mistake(
                 where, f"{key}: {stop[key]} is out of range.", f"Give a whole number, {key} of an example: 3."
             )
-    if metric in METRICS and not metric.startswith("epoch/"):
+    if _is_logged(metric) and not metric.startswith("epoch/"):
         yield Mistake(
             line,
             f"{metric} is known at the end of a run only, so nothing can be stopped early by it.",

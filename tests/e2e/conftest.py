@@ -1,8 +1,12 @@
 """The scripts in processes of their own, and the trained run that many tests look at."""
 
+import contextlib
 import json
 import os
+import random
 import shutil
+import signal
+import socket
 import subprocess
 import sys
 from dataclasses import dataclass
@@ -104,6 +108,12 @@ def draw(folder: Path, num_files: int, grey: int) -> None:
 
 
 @pytest.fixture(scope="session")
+def draw_pictures():
+    """`draw_pictures(folder, num_files, grey)` makes a folder of small pictures."""
+    return draw
+
+
+@pytest.fixture(scope="session")
 def photos(tmp_path_factory) -> Path:
     """Two classes that can be told apart, as `train` and `validation` folders."""
     root = tmp_path_factory.mktemp("photos")
@@ -120,6 +130,100 @@ def shared_data() -> Path:
     if not folder.is_dir():
         pytest.skip(f"no real photos: {folder} is missing")
     return folder
+
+
+@dataclass
+class Runner:
+    """Starts runs in forks of a process that has imported TensorFlow."""
+
+    process: subprocess.Popen
+    log: Path
+
+    def run(
+        self,
+        *overrides: object,
+        kill: tuple[str, float] | None = None,
+        signal_number: int = signal.SIGKILL,
+        script: str = "train",
+    ) -> int:
+        """The exit code of a run, or minus the signal that ended it."""
+        assert self.process.stdin and self.process.stdout
+        request = {
+            "script": script,
+            "overrides": [str(word) for word in overrides],
+            "kill": None if kill is None else {"at": kill[0], "count": kill[1]},
+            "log": str(self.log),
+            "signal": signal_number,
+        }
+        self.log.write_text("")
+        return self._ask(request)
+
+    def run_workers(
+        self,
+        num_workers: int,
+        *overrides: object,
+        kill: tuple[str, float] | None = None,
+        rank: int = 0,
+        signal_number: int = signal.SIGKILL,
+        own: dict[int, list[str]] | None = None,
+        late: dict[int, float] | None = None,
+        script: str = "train",
+    ) -> list[int | None]:
+        """What the processes of a run of several workers ended with, by rank; None for one that had to be ended.
+
+        Their logs are `worker_log(rank)`.
+        """
+        for number in range(num_workers):
+            self.worker_log(number).unlink(missing_ok=True)
+        request = {
+            "script": script,
+            "overrides": [*(["strategy=multi_worker"] if script == "train" else []), *map(str, overrides)],
+            "kill": None if kill is None else {"at": kill[0], "count": kill[1]},
+            "log": str(self.log),
+            "signal": signal_number,
+            "rank": rank,
+            "own": own or {},
+            "late": late or {},
+            "workers": [f"127.0.0.1:{port}" for port in free_ports(num_workers)],
+        }
+        return self._ask(request)
+
+    def worker_log(self, rank: int) -> Path:
+        """What a worker printed."""
+        return self.log.with_name(f"{self.log.name}.{rank}")
+
+    def _ask(self, request):
+        self.process.stdin.write(json.dumps(request) + "\n")
+        self.process.stdin.flush()
+        return json.loads(self.process.stdout.readline())
+
+
+def free_ports(count: int) -> list[int]:
+    """Ports of this machine that nobody has, below those that outgoing connections take."""
+    found, order = [], random.sample(range(20000, 32000), 400)
+    for port in order:
+        with contextlib.suppress(OSError), socket.socket() as probe:
+            probe.bind(("127.0.0.1", port))
+            found.append(port)
+        if len(found) == count:
+            return found
+    raise OSError("no free ports")
+
+
+@pytest.fixture(scope="module")
+def runner(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("kills")
+    source = Path(__file__).resolve().parents[2] / "src"
+    with (folder / "worker.txt").open("w") as errors:
+        process = subprocess.Popen(
+            [sys.executable, Path(__file__).with_name("kill_worker.py")],
+            stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=errors, text=True, cwd=folder,
+            env={**os.environ, "PYTHONPATH": str(source), "MANYFIT_CACHE": str(folder / "cache")},
+        )  # fmt: skip
+        yield Runner(process, folder / "log.txt")
+        process.stdin.close()
+        process.stdout.close()
+        assert process.wait(60) == 0
 
 
 @pytest.fixture(scope="module")

@@ -51,6 +51,9 @@ def train(folder, *arguments):
         (["-m", "seed=1,2", "epochs=0"], "2 of 2 jobs cannot run, so none was started", ">= 1"),
         (["hydra.run.dir=X", "optimzer=adam"], "Unknown key: optimzer.", "Did you mean 'optimizer'?"),
         (["batch.global_batch_size=0"], "batch.global_batch_size=0 is out of range.", ">= 1"),
+        (["strategy=parameter_server"], "strategy=parameter_server is not offered", "Use strategy=multi_worker"),
+        (["strategy=central_storage"], "strategy=central_storage is not offered", "cross_device_ops=one_device"),
+        (["strategy=tpu", "strategy.tpu=grpc://127.0.0.1:1"], "nothing answers at 127.0.0.1:1", "Is the TPU running"),
     ],
 )
 def test_a_mistake_ends_with_code_2_and_no_tensorflow(tmp_path, arguments, message, remedy):

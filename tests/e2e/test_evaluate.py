@@ -32,11 +32,20 @@ def test_any_number_of_replicas_gives_the_records_numbers(trained, start_script,
 
 
 @pytest.mark.slow
-def test_the_tables(trained, script):
-    done = script("evaluate.py", trained.folder)
+def test_the_tables_and_the_page(trained, script, tmp_path):
+    done = script("evaluate.py", trained.folder, "--html", tmp_path / "page.html")
     assert (done.returncode, done.stderr) == (0, "")
-    for text in ("23 examples of synthetic", "loss ", "accuracy 0.", "precision", "recall", "class_2", "confusion"):
+    words = ("23 examples of synthetic", "loss ", "accuracy", "AUC", "calibration error", "precision", "confusion")
+    for text in (*words, "class_2", "95 % interval", "On average the model is"):
         assert text in done.stdout
+    page = (tmp_path / "page.html").read_text()
+    assert f"Evaluation of {trained.folder.name}" in page and "Reliability diagram" in page
+
+
+@pytest.mark.parametrize("arguments", [("--html", "no/such/page.html"), ("--html", ".")])
+def test_a_page_that_cannot_be_written_is_told_at_once(made_runs, script, tmp_path, arguments):
+    done = script("evaluate.py", made_runs.make_run(tmp_path / "run"), *arguments, TF_CPP_MIN_LOG_LEVEL="0")
+    assert (done.returncode, done.stdout) == (2, "") and "--html" in done.stderr
 
 
 @pytest.mark.slow

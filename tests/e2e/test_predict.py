@@ -18,6 +18,7 @@ def read(path):
     [
         (("RUN", "nowhere.jpg"), 2, "nowhere.jpg does not exist"),
         (("RUN", "*.jpg", "--csv", "no/such/out.csv"), 2, "in a folder that does not exist"),
+        (("RUN", ".", "--explain"), 2, "Give --html FILE as well"),
         (("elsewhere", "."), 1, "holds no run"),
     ],
 )
@@ -40,10 +41,8 @@ def test_two_pictures_on_four_replicas_are_those_of_one(trained, photos, start_s
             *pictures,
             "--csv",
             tmp_path / f"{count}.csv",
-            "--replicas",
-            count,
-            "--device",
-            "cpu",
+            *("--html", tmp_path / f"{count}.html", "--explain"),
+            *("--replicas", count, "--device", "cpu"),
         )
         for count in (1, 4)
     }
@@ -60,6 +59,8 @@ def test_two_pictures_on_four_replicas_are_those_of_one(trained, photos, start_s
         assert numbers == pytest.approx([float(number) for number in second[2:]], abs=2e-6)
         assert sum(numbers[1:]) == pytest.approx(1, abs=1e-5) and numbers[0] == max(numbers[1:])
         assert first[1] == f"class_{numbers[1:].index(numbers[0])}"
+    overlays = [(tmp_path / f"{count}.html").read_text().count("data:image/png;base64,") for count in (1, 4)]
+    assert overlays == [2, 2]
 
 
 @pytest.mark.slow
@@ -82,7 +83,9 @@ def test_odd_files_are_reported_and_the_rest_is_labelled(trained, photos, script
 @pytest.mark.browser
 @pytest.mark.slow
 def test_the_page_of_real_odd_pictures(trained, script, shared_data, chromium, tmp_path):
-    done = script("predict.py", trained.folder, shared_data / "odd_images", "--html", tmp_path / "odd.html")
+    done = script(
+        "predict.py", trained.folder, shared_data / "odd_images", "--html", tmp_path / "odd.html", "--explain"
+    )
     assert done.returncode == 0, done.stderr
     for width in (1280, 390):
         page = chromium.new_page(viewport={"width": width, "height": 900})
@@ -91,7 +94,15 @@ def test_the_page_of_real_odd_pictures(trained, script, shared_data, chromium, t
         page.on("pageerror", lambda error, problems=problems: problems.append(str(error)))
         page.goto((tmp_path / "odd.html").as_uri())
         images = page.evaluate("[...document.images].map(image => image.naturalWidth)")
-        assert len(images) == 17 and min(images) > 0
+        assert len(images) == 2 * 17 and min(images) > 0
+        placed = "[...document.querySelectorAll('.layered')].map(one => [...one.querySelectorAll('img')].map("
+        placed += "image => { const box = image.getBoundingClientRect(); return [box.x, box.y, box.width]; }))"
+        assert all(below == above for below, above in page.evaluate(placed))
+        opacity = "getComputedStyle(document.querySelector('.overlay')).opacity"
+        assert page.evaluate(opacity) == "1"
+        page.uncheck("#overlays")
+        page.wait_for_timeout(400)  # it fades; the page's policy lets no script wait for that
+        assert page.evaluate(opacity) == "0"
         assert page.evaluate("document.documentElement.scrollWidth") <= width
         assert problems == []
         page.close()

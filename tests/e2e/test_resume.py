@@ -1,12 +1,7 @@
 """A run that is killed at any moment goes on as if nothing had happened: to the bit, on a CPU."""
 
-import json
-import os
 import random
 import signal
-import subprocess
-import sys
-from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
@@ -14,13 +9,14 @@ import pytest
 
 from manyfit import checkpoint
 from manyfit.record import RunRecord
+from manyfit.schema.metrics import of_epochs
 
 pytestmark = pytest.mark.slow
 
 SMALL = (
     "data=synthetic", "data.num_train=200", "data.num_validation=40", "model=small_cnn", "epochs=3", "tracker=none",
     "strategy.device=cpu", "strategy.replicas=2", "batch.global_batch_size=16", "checkpoint.every_steps=2",
-    "probe=false", "ema.decay=0.9",
+    "probe=false", "ema.decay=0.9", "metrics=[top_3,auc,f1,calibration_error]", "best_metric=val_auc",
 )  # fmt: skip
 FROZEN = (
     "data=synthetic", "data.num_train=48", "data.num_validation=16", "data.num_classes=2", "data.image_size=32",
@@ -28,47 +24,7 @@ FROZEN = (
     "model.weights=none", "epochs=2", "tracker=none", "strategy.device=cpu", "strategy.replicas=2",
     "batch.global_batch_size=16", "model.feature_cache=disk", "probe=false",
 )  # fmt: skip
-NUMBERS = ("epoch", "loss", "accuracy", "val_loss", "val_accuracy", "learning_rate")
-
-
-@dataclass
-class Runner:
-    """Starts runs in forks of a process that has imported TensorFlow."""
-
-    process: subprocess.Popen
-    log: Path
-
-    def run(
-        self, *overrides: object, kill: tuple[str, float] | None = None, signal_number: int = signal.SIGKILL
-    ) -> int:
-        """The exit code of a run, or minus the signal that ended it."""
-        assert self.process.stdin and self.process.stdout
-        request = {
-            "overrides": [str(word) for word in overrides],
-            "kill": None if kill is None else {"at": kill[0], "count": kill[1]},
-            "log": str(self.log),
-            "signal": signal_number,
-        }
-        self.log.write_text("")
-        self.process.stdin.write(json.dumps(request) + "\n")
-        self.process.stdin.flush()
-        return json.loads(self.process.stdout.readline())
-
-
-@pytest.fixture(scope="module")
-def runner(tmp_path_factory):
-    folder = tmp_path_factory.mktemp("kills")
-    source = Path(__file__).resolve().parents[2] / "src"
-    with (folder / "worker.txt").open("w") as errors:
-        process = subprocess.Popen(
-            [sys.executable, Path(__file__).with_name("kill_worker.py")],
-            stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=errors, text=True, cwd=folder,
-            env={**os.environ, "PYTHONPATH": str(source), "MANYFIT_CACHE": str(folder / "cache")},
-        )  # fmt: skip
-        yield Runner(process, folder / "log.txt")
-        process.stdin.close()
-        process.stdout.close()
-        assert process.wait(60) == 0
+NUMBERS = ("epoch", "learning_rate", *of_epochs(["top_3", "auc", "f1", "calibration_error"]))
 
 
 @pytest.fixture(scope="module")
@@ -82,7 +38,7 @@ def what_was_learned(folder: Path):
     """The last checkpoint's variables, the rows without their times, and the best epoch."""
     record = RunRecord.load(folder).data
     last = checkpoint.load(checkpoint.paths(folder / "checkpoints")[0])
-    return last, [{name: row[name] for name in NUMBERS} for row in record["epochs"]], record["best"]
+    return last, [{name: row.get(name) for name in NUMBERS} for row in record["epochs"]], record["best"]
 
 
 def assert_bit_equal(folder: Path, other: Path) -> None:
@@ -207,3 +163,30 @@ def test_a_damaged_newest_checkpoint_is_passed_over(runner, uninterrupted, tmp_p
     assert runner.run(*run) == 0
     assert "is damaged" in (tmp_path / "run" / "log.txt").read_text()
     assert_bit_equal(tmp_path / "run", uninterrupted)
+
+
+PHASED = (
+    *(word for word in SMALL if not word.startswith("epochs")), "model.batch_norm=true",
+    "early_stopping.metric=val_loss", "early_stopping.patience=1", "early_stopping.mode=max",
+    "phases=[{epochs:3,trainable:[dense,class_scores],learning_rate:1.0},"
+    "{epochs:2,trainable:all,schedule:{name:plateau,patience:1},augment:light}]",
+)  # fmt: skip
+"""The first phase stops early: its loss falls, which is asked to be no better."""
+
+
+def phases_of(folder: Path) -> list[dict]:
+    timed = ("seconds", "images_per_second")
+    found = RunRecord.load(folder).data["phases"]
+    return [{key: value for key, value in entry.items() if key not in timed} for entry in found]
+
+
+def test_killed_in_any_phase_and_between_two_it_goes_on_to_the_same_bits(runner, tmp_path):
+    plain, run = tmp_path / "plain", (*PHASED, f"hydra.run.dir={tmp_path / 'run'}", "resume=auto")
+    assert runner.run(*PHASED, f"hydra.run.dir={plain}") == 0
+    assert [row["phase"] for row in RunRecord.load(plain).data["epochs"]] == [1, 1, 2, 2]
+    # In the first phase, at the start of the second, in its validation.
+    for place in (("a checkpoint is being put in its place", 3), ("before the first step", 3), ("validation", 1)):
+        assert runner.run(*run, kill=place) == -signal.SIGKILL, place
+    assert runner.run(*run) == 0
+    assert_bit_equal(tmp_path / "run", plain)
+    assert phases_of(tmp_path / "run") == phases_of(plain)

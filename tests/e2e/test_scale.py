@@ -29,6 +29,7 @@ def test_help_says_what_it_does_without_tensorflow(script):
         (["replicas=[1,2]", "epoch=3"], "Did you mean 'epochs'?"),
         (["replicas=[1,3]", "strategy.device=cpu", "batch.global_batch_size=8"], "batch.global_batch_size=6 or 9."),
         (["replicas=[1,2]", "--repeats", "2"], "--repeats is no flag"),
+        (["workers=[1,2]", "replicas=[1,2]"], "counts the replicas of one process"),
     ],
 )
 def test_what_cannot_be_had_is_refused(script, arguments, said, tmp_path):
@@ -100,6 +101,23 @@ def test_the_runs_are_one_group_in_wandb_and_a_view_and_a_report_show_it(study):
     assert "| replicas | batch | images/s | speed-up |" in text and "measures no GPU" in text
     assert f"W&B view: {server.url}/tester/" in study.done.stdout
     assert len(server.views) == 2
+
+
+@pytest.mark.slow
+def test_a_study_over_workers_trains_on_as_many_processes_with_the_same_result(script, tmp_path):
+    folder = tmp_path / "study"
+    more = ("tracker=none", "probe=false", "gigabits=100", f"hydra.run.dir={folder}")
+    done = script("scale.py", "workers=[1,2]", *SMALL, *more)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert "measure no GPU and no network" in " ".join(done.stdout.split()) and "2 workers" in done.stdout
+    written = json.loads((folder / "scaling.json").read_text())
+    assert [(one["num_workers"], one["num_replicas"]) for one in written["points"]] == [(1, 1), (2, 2)]
+    [equal] = written["equality"]
+    assert equal["verdict"] == "equal" and equal["largest_difference"] < 1e-4
+    records = [json.loads(path.read_text()) for path in (folder / "runs").glob("*/run/record.json")]
+    assert sorted(len(record["strategy"]["workers"]) for record in records) == [1, 2]
+    assert {record["strategy"]["name"] for record in records} == {"multi_worker"}  # the same engine at every point
+    assert written["outlook"]["PREDICTION"] == "not measured" and len(written["outlook"]["machines"]) == 3
 
 
 @pytest.mark.browser

@@ -118,6 +118,21 @@ def test_the_main_command_takes_every_gpu(num_gpus, tmp_path):
     assert found["loss"] == pytest.approx(record["best"]["val_loss"], rel=5e-3)  # TensorFloat-32 against float32
 
 
+@pytest.mark.parametrize("communication", ["auto", "nccl", "ring"])
+def test_two_workers_with_a_gpu_each_give_the_numbers_of_one(several_gpus, tmp_path, communication):
+    size = "batch.global_batch_size=32"
+    one = script("train.py", *SMALL, "strategy=one_device", size, f"hydra.run.dir={tmp_path / 'one'}")
+    two = script(
+        "train.py", *SMALL, "strategy=multi_worker", "strategy.local_workers=2", "strategy.replicas=1", size,
+        f"strategy.communication={communication}", f"hydra.run.dir={tmp_path / 'two'}",
+    )  # fmt: skip
+    assert one.returncode == two.returncode == 0
+    records = [json.loads((tmp_path / name / "record.json").read_text()) for name in ("one", "two")]
+    assert records[1]["strategy"]["num_replicas"] == 2
+    for row, expected in zip(records[1]["epochs"], records[0]["epochs"], strict=True):
+        assert row["loss"] == pytest.approx(expected["loss"], rel=1e-3)
+
+
 def test_a_subset_of_the_gpus(num_gpus, tmp_path):
     last = num_gpus - 1
     done = script("train.py", *SMALL, f"strategy.devices=[{last}]", f"hydra.run.dir={tmp_path / 'run'}")

@@ -13,7 +13,7 @@ import keras
 import numpy as np
 import tensorflow as tf
 
-from manyfit import fused_updates
+from manyfit import fused_updates, metrics
 from manyfit import optimizer as optimizers
 from manyfit.augment import Augmentation
 from manyfit.config import SCHEMAS, EMAConfig, StrategyConfig
@@ -77,7 +77,7 @@ def train(case: dict, strategy: tf.distribute.Strategy) -> dict:
         model.compile(
             make_optimizer(case),
             keras.losses.SparseCategoricalCrossentropy(from_logits=True),
-            [keras.metrics.SparseCategoricalAccuracy(name="accuracy")],
+            metrics.make(case.get("metrics", ()), NUM_CLASSES, NUM_CLASSES),
             steps_per_execution=case.get("steps_per_execution", "auto"),
             gradient_accumulation=micro_batches,
             class_weight=case.get("class_weight"),

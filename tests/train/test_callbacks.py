@@ -3,8 +3,11 @@
 import io
 import json
 import math
+import os
+import signal
 import threading
 import time
+from unittest.mock import Mock
 
 import keras
 import numpy as np
@@ -186,6 +189,17 @@ def test_best_is_the_highest_accuracy_and_of_equals_the_lower_loss(record, tmp_p
     saved, _ = best_of(record, tmp_path, epochs)
     assert saved == [1, 2, 4]
     assert record.data["best"] == {"epoch": 4, "val_accuracy": 0.75, "val_loss": 0.8}
+
+
+def test_best_is_by_the_metric_that_was_asked_for(record, tmp_path):
+    errors = [(0.9, 0.3), (0.5, 0.1), (0.95, 0.2), (0.4, 0.1), (0.99, NAN)]
+    epochs = [metrics(accuracy, 1.0) | {"val_calibration_error": error} for accuracy, error in errors]
+    asked = {"metric": "val_calibration_error", "more": ["val_calibration_error"]}
+    saved, _ = best_of(record, tmp_path, epochs, **asked)
+    assert saved == [1, 2]  # low is good
+    assert record.data["best"] == {"epoch": 2, "val_accuracy": 0.5, "val_loss": 1.0, "val_calibration_error": 0.1}
+    saved, _ = best_of(record, tmp_path, epochs, metric="val_accuracy", more=["val_calibration_error"])
+    assert saved == [1, 3, 5] and record.data["best"]["val_calibration_error"] is None
 
 
 def test_what_is_not_finite_is_never_best(record, tmp_path):
@@ -374,13 +388,13 @@ class Model:
     stop_training = False
 
 
-def stopping(values, **options):
-    """The epoch after which a training with these values of val_loss stops; None if it does not."""
+def stopping(values, metric="val_loss", **options):
+    """The epoch after which a training with these values of a metric stops; None if it does not."""
     told = []
-    stop = EarlyStopping(EarlyStoppingConfig(metric="val_loss", **options), told.append)
+    stop = EarlyStopping(EarlyStoppingConfig(metric=metric, **options), told.append)
     stop.set_model(Model())
     for epoch, value in enumerate(values):
-        stop.on_epoch_end(epoch, {"val_loss": value})
+        stop.on_epoch_end(epoch, {metric: value})
         if stop.model.stop_training:
             assert len(told) == 1
             return epoch + 1
@@ -392,6 +406,8 @@ def test_early_stopping_counts_the_epochs_since_the_best():
     assert stopping([3.0, 2.0, 2.5, 1.9, 2.5, 2.5], patience=2) == 6
     assert stopping([3.0, 2.0, 1.95, 1.91], patience=2, min_delta=0.1) == 4
     assert stopping([1.0, 2.0, 3.0], patience=2, mode="max") is None
+    assert stopping([0.3, 0.2, 0.1], metric="val_calibration_error", patience=1) is None
+    assert stopping([0.3, 0.2, 0.1], metric="val_f1", patience=1) == 2
     assert stopping([NAN, NAN], patience=2) is None
     assert stopping([NAN, NAN, NAN], patience=2) == 3
 
@@ -439,6 +455,22 @@ def test_a_time_limit_stops_at_the_end_of_a_call():
     with pytest.raises(Stopped, match="max_minutes=1") as caught:
         stop.on_train_batch_end(1)
     assert caught.value.exit_code == 75
+
+
+def test_two_sigterms_at_once_are_one_and_a_later_one_ends(monkeypatch):
+    """Slurm sends both when it preempts a job; the second must not end the run before it has saved."""
+    with StopOnSignal() as stop:
+        signal.raise_signal(signal.SIGTERM)
+        signal.raise_signal(signal.SIGTERM)
+        with pytest.raises(Stopped, match="SIGTERM") as caught:
+            stop.on_train_batch_end(0)
+        assert caught.value.exit_code == 143
+        assert signal.getsignal(signal.SIGINT) == signal.SIG_DFL  # a Ctrl-C ends at once
+        ended = Mock()
+        monkeypatch.setattr(signal, "raise_signal", ended)
+        monkeypatch.setattr(time, "monotonic", lambda: float("inf"))
+        os.kill(os.getpid(), signal.SIGTERM)
+        ended.assert_called_once_with(signal.SIGTERM)
 
 
 def test_a_clock_that_is_set_moves_nothing(monkeypatch):

@@ -21,8 +21,10 @@ from manyfit.config import (
 )
 from manyfit.console import as_text
 from manyfit.errors import ConfigError, DataError, UserError
-from manyfit.evaluation import Evaluation, classes_of, cross_entropy, evaluate_run, evaluate_runs
-from manyfit.report.evaluation import evaluation_tables, pairs_of, several_tables
+from manyfit.evaluation import Evaluation, cross_entropy, evaluate_run, evaluate_runs
+from manyfit.report.classification import Scored
+from manyfit.report.evaluation import evaluation_tables, several_tables
+from manyfit.report.evaluation_pairs import pairs_of
 
 # Keras' own saving, NumPy 2
 pytestmark = pytest.mark.filterwarnings("ignore:__array__ implementation:DeprecationWarning")
@@ -115,18 +117,21 @@ def test_a_class_without_examples_has_no_recall(two_classes, tmp_path):
 def test_precision_and_recall_where_nothing_was_predicted_or_there():
     matrix = np.array([[3, 1, 0], [0, 0, 0], [2, 0, 0]])
     rows = Evaluation(0.5, 0.5, ("a", "b", "c"), matrix, "here").per_class()
-    assert rows["a"] == {"precision": 3 / 5, "recall": 3 / 4, "num_examples": 4}
-    assert rows["b"] == {"precision": 0.0, "recall": None, "num_examples": 0}
-    assert rows["c"] == {"precision": None, "recall": 0.0, "num_examples": 2}
+    of_a = {"num_predicted": 5, "precision": 3 / 5, "recall": 3 / 4, "f1": 6 / 9, "accuracy": 3 / 6}
+    assert rows["a"] == {"num_examples": 4, **of_a, "auc": None}
+    of_b = {"num_predicted": 1, "precision": 0.0, "recall": None, "f1": 0.0, "accuracy": 5 / 6}
+    assert rows["b"] == {"num_examples": 0, **of_b, "auc": None}
+    of_c = {"num_predicted": 0, "precision": None, "recall": 0.0, "f1": 0.0, "accuracy": 4 / 6}
+    assert rows["c"] == {"num_examples": 2, **of_c, "auc": None}
 
 
 def test_scores_become_classes_and_losses():
     scores = np.array([[-1.0], [2.0], [-3.0]])
-    assert classes_of(scores).tolist() == [0, 1, 0]
+    assert Scored(scores, np.zeros(3, int), 2).predicted.tolist() == [0, 1, 0]
     expected = keras.losses.BinaryCrossentropy(from_logits=True, reduction=None)(np.array([[0.0], [1], [1]]), scores)
     np.testing.assert_allclose(cross_entropy(scores, np.array([0, 1, 1])), expected, rtol=1e-6)
     scores = np.array([[1.0, 3.0, -2.0], [900.0, -900.0, 0.0]])
-    assert classes_of(scores).tolist() == [1, 0]
+    assert Scored(scores, np.zeros(2, int), 3).predicted.tolist() == [1, 0]
     labels = np.array([2, 1])
     expected = keras.losses.SparseCategoricalCrossentropy(from_logits=True, reduction=None)(labels, scores)
     np.testing.assert_allclose(cross_entropy(scores, labels), expected, rtol=1e-6)
@@ -173,8 +178,15 @@ def test_runs_of_the_same_name_are_told_apart(two_classes, tmp_path):
 
 def test_more_than_two_classes_and_a_penalty(tmp_path):
     data = SyntheticConfig(num_train=30, num_validation=13, num_classes=4, image_size=8)
-    record = train(tmp_path / "run", data, model=SmallCNNConfig(filters=2, units=4, l2=0.5))
+    words = ["top_2", "auc", "f1", "calibration_error"]
+    record = train(tmp_path / "run", data, model=SmallCNNConfig(filters=2, units=4, l2=0.5), metrics=words)
     evaluation = evaluated(tmp_path / "run")
+    for word, value in evaluation.metrics().items():
+        # The run's AUC is that of a histogram, whose bins hold several of these few and much alike scores.
+        if word in words:
+            assert value == pytest.approx(record["best"][f"val_{word}"], abs=0.1 if word == "auc" else 1e-6), word
+    assert set(words) <= set(evaluation.metrics())
+    assert [row["auc"] for row in record["epochs"]] != [row["val_auc"] for row in record["epochs"]]
     assert evaluation.loss == pytest.approx(record["best"]["val_loss"], rel=1e-6)
     assert evaluation.confusion_matrix.shape == (4, 4)
 

@@ -71,6 +71,11 @@ def test_one_interpreter_a_core(backbone):
     assert engine.name == "litert" and len(engine.workers) == inference.num_cores()
 
 
+def test_an_engine_that_takes_seconds_to_make_is_left_out_for_few_pictures(backbone):
+    suitable = [inference._suitable(backbone, False, number)[0] for number in (None, 20, 349, 350)]
+    assert suitable == ["litert", "frozen_graph", "frozen_graph", "litert"]
+
+
 def test_without_litert_the_frozen_graph_runs_and_nobody_is_told(backbone, monkeypatch):
     monkeypatch.setitem(sys.modules, "ai_edge_litert.interpreter", None)
     engine, told = choose(backbone, pictures(3))

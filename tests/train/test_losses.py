@@ -4,7 +4,10 @@ import keras
 import numpy as np
 import pytest
 
-from manyfit.config import LossConfig
+from manyfit.assembly import class_weight
+from manyfit.config import LossConfig, RunConfig
+from manyfit.data.examples import ImageData, Split
+from manyfit.errors import ConfigError
 from manyfit.models import loss_and_metrics
 
 SCORES = np.array([[2.0, -1.0, 0.5], [0.0, 0.0, 0.0], [-3.0, 1.0, 6.0]], np.float32)
@@ -45,3 +48,15 @@ def test_smoothing_one_score_is_kerass():
 def test_nothing_asked_is_kerass_cross_entropy():
     loss, _ = loss_and_metrics(3, 3, LossConfig())
     assert type(loss) is keras.losses.SparseCategoricalCrossentropy
+
+
+def test_balanced_class_weights_give_every_class_the_same_share():
+    labels = np.array([0] * 8 + [1] * 3 + [2], np.int32)
+    split = Split("train", labels, images=np.zeros((12, 2, 2, 1), np.uint8))
+    data = ImageData("any", "any", ("a", "b", "c"), split, split)
+    weights = class_weight(RunConfig(class_weight="balanced"), data)
+    assert weights == pytest.approx([12 / (3 * 8), 12 / (3 * 3), 12 / 3])
+    assert np.bincount(labels) * weights == pytest.approx([4.0] * 3)  # so that the mean weight of an example is 1
+    assert class_weight(RunConfig(class_weight=[1, 2, 3]), data) == [1.0, 2.0, 3.0]
+    with pytest.raises(ConfigError, match="has 2 factors; the data has 3"):
+        class_weight(RunConfig(class_weight=[1, 2]), data)

@@ -149,7 +149,14 @@ def test_probabilities_of_large_scores_are_finite():
 
 
 def command(run, *pictures, **changes):
-    asked = {"csv": None, "html": None, "thumbnails": 200, "replicas": None, "device": "cpu", **changes}
+    asked = {
+        "csv": None,
+        "html": None,
+        "explain": False,
+        "thumbnails": 200,
+        "replicas": None,
+        "device": "cpu",
+    } | changes
     return run_command(Namespace(run=run.folder, pictures=[str(one) for one in pictures], **asked), Console(width=300))
 
 
@@ -169,6 +176,13 @@ def test_a_rehearsals_predictions_say_so(make, tmp_path, capsys):
     (run.folder / "record.json").write_text(json.dumps(record | {"rehearsal": True}))
     command(run, draw(tmp_path / "a.png", 1), html=tmp_path / "a.html")
     assert "rehearsal" in capsys.readouterr().out and "A rehearsal" in (tmp_path / "a.html").read_text()
+
+
+def test_a_network_without_a_feature_map_explains_nothing_and_says_so(make, tmp_path, capsys):
+    command(make()[0], draw(tmp_path / "a.png", 1), html=tmp_path / "a.html", explain=True)
+    page = (tmp_path / "a.html").read_text()
+    assert "Nothing can be shown: the network has no feature map" in page and "data:image/png" not in page
+    assert "--explain shows nothing" in capsys.readouterr().out
 
 
 def test_where_nothing_can_be_read_the_files_still_say_why(make, tmp_path):

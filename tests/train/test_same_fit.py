@@ -4,12 +4,15 @@ import json
 import os
 import subprocess
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
 import pytest
 from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
+
+from manyfit.schema.metrics import of_epochs
 
 WORKER = Path(__file__).with_name("same_fit_worker.py")
 SOURCE = Path(__file__).parents[2] / "src"
@@ -62,10 +65,13 @@ def worker():
         one.close()
 
 
-def assert_same(result: dict, expected: dict, *, tolerance: float = 1e-5) -> None:
+METRICS = ["top_2", "auc", "f1", "calibration_error"]
+
+
+def assert_same(result: dict, expected: dict, *, tolerance: float = 1e-5, metrics: Sequence[str] = ()) -> None:
     """Every epoch's numbers and every weight agree to float32 rounding."""
     assert "error" not in result, result
-    for name in ("loss", "accuracy", "val_loss", "val_accuracy"):
+    for name in of_epochs(metrics):
         np.testing.assert_allclose(
             result["history"][name], expected["history"][name], rtol=tolerance, atol=1e-6, err_msg=name
         )
@@ -100,16 +106,26 @@ def test_replicas_equal_one_and_one_equals_the_hand_written_loop(worker, replica
 
 def test_two_replicas_equal_one_with_padding_and_batch_norm(worker):
     """The quick one: nine examples in batches of eight, so that seven rows of the second step are padding."""
-    case = {"num_examples": 9, "batch": 8, "optimizer": "adam", "batch_norm": True}
+    case = {"num_examples": 9, "batch": 8, "optimizer": "adam", "batch_norm": True, "metrics": METRICS}
     one = worker(1).run(case)
     assert_same(one, worker(1).run({**case, "by_hand": True}))
     two = worker(2).run(case)
-    assert_same(two, one)
+    assert_same(two, one, metrics=METRICS)
     assert two["history"]["num_trained"] == [9, 9]
     assert two["history"]["num_validated"] == [5, 5]
     assert two["history"]["num_steps"] == [2, 2]
     assert np.shape(two["outputs"]) == (5, 3)
     np.testing.assert_allclose(two["outputs"], one["outputs"], rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("more", [{}, {"gradient_accumulation": 2}, {"batch": 12}])
+def test_every_metric_counts_each_example_once(worker, more):
+    """On four replicas, of which some hold nothing but padding in the last step."""
+    case = {**BASE, "num_validation": 9, "metrics": METRICS, **more}
+    one, four = worker(1).run(case), worker(4).run(case)
+    assert_same(four, one, metrics=METRICS)
+    assert len(set(one["history"]["val_auc"])) == 2  # it is a number that moves
 
 
 @pytest.mark.slow

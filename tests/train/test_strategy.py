@@ -6,8 +6,8 @@ from dataclasses import dataclass
 import pytest
 import tensorflow as tf
 
-from manyfit import strategy
-from manyfit.config import StrategyConfig
+from manyfit import strategy, tpu_strategy
+from manyfit.config import StrategyConfig, TPUConfig
 from manyfit.errors import ConfigError
 
 
@@ -148,3 +148,47 @@ def test_cross_device_ops(machine, asked, kind):
     machine(2)
     found = place(cross_device_ops=asked)
     assert type(found.strategy.extended._cross_device_ops) is kind
+
+
+# --- a TPU, which is made up as well ----------------------------------------------------------------------------------
+
+
+class FakeTPU:
+    """Stands in for TensorFlow's TPU functions: eight cores, and a note of what was called in which order."""
+
+    def __init__(self, monkeypatch, error: Exception | None = None):
+        self.calls: list[str] = []
+        self.num_replicas_in_sync = 8
+
+        def called(name, result=None, error=None):
+            def call(*arguments, **keywords):
+                self.calls.append(name)
+                if error is not None:
+                    raise error
+                return result
+
+            return call
+
+        monkeypatch.setattr(tpu_strategy, "find", called("find"))
+        monkeypatch.setattr(tf.distribute.cluster_resolver, "TPUClusterResolver", called("resolver", object()))
+        monkeypatch.setattr(tf.config, "experimental_connect_to_cluster", called("connect"))
+        monkeypatch.setattr(tf.tpu.experimental, "initialize_tpu_system", called("initialize", error=error))
+        monkeypatch.setattr(tf.distribute, "TPUStrategy", called("strategy", self))
+
+
+@pytest.mark.parametrize(("tpu", "connects"), [("local", []), ("grpc://10.0.0.2:8470", ["connect"])])
+def test_a_tpu_is_made_as_tensorflows_guide_says_and_is_marked_as_not_run(monkeypatch, tpu, connects):
+    fake = FakeTPU(monkeypatch)
+    place = strategy.make(TPUConfig(tpu=tpu))
+    assert fake.calls == ["find", "resolver", *connects, "initialize", "strategy"]
+    assert place.on_tpu and not place.on_gpu and place.num_replicas == 8 and place.gpu_numbers == ()
+    assert place.devices == tuple(f"TPU:{index}" for index in range(8))
+    [notice] = place.notices
+    assert "has never been run on a TPU" in notice
+
+
+def test_a_tpu_that_tensorflow_cannot_use_is_an_error_in_words(monkeypatch):
+    FakeTPU(monkeypatch, tf.errors.NotFoundError(None, None, "TPUs not found in the cluster.\nNo OpKernel"))
+    with pytest.raises(ConfigError, match=r"strategy.tpu=local \(TPUs not found in the cluster\).") as found:
+        strategy.make(TPUConfig())
+    assert "tensorflow-tpu" in found.value.remedy

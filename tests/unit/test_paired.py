@@ -8,13 +8,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from manyfit.report.evaluation import pairs_of
+from manyfit.report.evaluation_pairs import pairs_of
 from manyfit.report.paired import bootstrap, holm, mcnemar, share
 
 
 class Told:
     def __init__(self, name, right, losses=None, fingerprint="same"):
-        self.name, self.fingerprint = name, fingerprint
+        self.name, self.fingerprint, self.measures = name, fingerprint, {}
         self.right = np.asarray(right, bool)
         self.losses = np.where(self.right, 0.1, 2.0) if losses is None else np.asarray(losses)
 

@@ -57,6 +57,19 @@ def test_what_stands_against_a_comparison(pair, changes, about, said):
     assert said in "; ".join(mark.text for mark in marks(run, baseline) if mark.blocks)
 
 
+def test_runs_of_other_phases_are_not_compared(pair):
+    one = [{"epochs": 3, "trainable": "none"}, {"epochs": 2, "trainable": "last:20"}]
+    run, baseline = pair({"config": {"phases": one}}, config={"phases": [one[0], {**one[1], "trainable": "all"}]})
+    assert blocking(run, baseline) == {"phases"}
+    assert "other settings" in marks(run, baseline)[0].text
+    assert differing([baseline, run])["phases.1.trainable"] == ["last:20", "all"]
+
+
+def test_a_run_with_phases_is_not_compared_with_one_without(pair):
+    run, baseline = pair(config={"phases": [{"epochs": 5, "trainable": "none"}]})
+    assert blocking(run, baseline) == {"phases"} and "none against 1" in marks(run, baseline)[0].text
+
+
 @pytest.mark.parametrize(
     ("changes", "said"),
     [

@@ -9,7 +9,15 @@ from hypothesis import strategies as st
 
 from manyfit.data.picture_files import find_pictures
 from manyfit.errors import ConfigError, TrainingError
-from manyfit.report.prediction import Overview, Shown, csv_files, prediction_line, prediction_page, unreadable_lines
+from manyfit.report.prediction import (
+    Explained,
+    Overview,
+    Shown,
+    csv_files,
+    prediction_line,
+    prediction_page,
+    unreadable_lines,
+)
 
 
 @pytest.fixture
@@ -131,6 +139,23 @@ def test_the_page_says_everything_and_is_no_html_of_the_users(tmp_path):
     assert text.count("<img ") == 1 and "no longer there" in text
     assert "<i>.jpg" not in text and "n.txt" in text and "not a picture" in text
     assert len(text) < 100_000  # no chart, so none of Plotly's megabytes
+
+
+def test_what_speaks_for_a_label_lies_over_its_picture():
+    overview = Overview(["cat", "dog"])
+    for path, label, probability in (("1.jpg", "cat", 0.9), ("2.jpg", "dog", 0.8), ("gone.jpg", "dog", 0.7)):
+        overview.add(Shown(path, label, probability))
+    told = Explained(
+        "In 1 picture no place speaks for it.", {"1.jpg": "data:image/png;base64,BB", "gone.jpg": "data:x"}
+    )
+    pictures = {"1.jpg": "data:image/jpeg;base64,AA", "2.jpg": "data:image/jpeg;base64,AA", "gone.jpg": None}
+    facts = {"title": "T", "subtitle": "S", "notes": [], "thumbnail": pictures.get}
+    text = prediction_page(overview, **facts, explained=told).html()
+    assert text.count('class="frame layered"') == text.count('class="overlay"') == text.count('id="overlays"') == 1
+    assert told.text in text
+    text = prediction_page(overview, **facts, explained=Explained("Nothing can be shown: <why>.")).html()
+    assert "Nothing can be shown: &lt;why&gt;." in text and 'id="overlays"' not in text.replace("#overlays", "")
+    assert "What speaks for the label" not in prediction_page(overview, **facts).html()
 
 
 def test_a_line_for_a_terminal():

@@ -219,7 +219,7 @@ def test_a_file_that_is_no_record_is_refused_with_a_remedy(tmp_path, content, sa
 @pytest.mark.parametrize(
     ("section", "value"),
     [("epochs", {}), ("epochs", [1]), ("epochs", None), ("data", []), ("status", 3), ("status", "?"), ("notices", "x")]
-    + [("system", [])],
+    + [("system", []), ("phases", {}), ("phases", [1])],
 )
 def test_a_section_of_another_type_is_refused(tmp_path, section, value):
     record = RunRecord.create(tmp_path)

@@ -72,6 +72,21 @@ def test_the_same_values_again_are_no_change(run):
     assert config.optimizer.learning_rate == 0.25
 
 
+def test_phases_are_the_same_however_short_they_are_written(run):
+    short = [{"epochs": 2, "trainable": ["dense", "class_scores"]}, {"epochs": 1, "schedule": "cosine"}]
+    (run / "config.yaml").write_text(to_yaml(check(composed(phases=short))))
+    asked = ["phases=[...]", "experiment=two_phase"]  # an experiment may have set any key
+    config, _ = resumed(run, asked, phases=short)
+    assert config.epochs == 3 and config.phases[1].schedule.name == "cosine"
+    longer = [short[0], {**short[1], "epochs": 4}]
+    with pytest.raises(ConfigError, match=r"resume.allow=\["):
+        resumed(run, asked[:1], phases=longer)
+    config, _ = resumed(run, asked[:1], phases=longer, resume__allow=["phases"])
+    assert config.epochs == 6 and config.phases[1].epochs == 4
+    with pytest.raises(ConfigError, match="the phases have 3 epochs in all"):
+        resumed(run, ["epochs=9"], epochs=9, resume__allow=["epochs"])
+
+
 def test_from_python_everything_is_meant(run):
     with pytest.raises(ConfigError, match="optimizer.learning_rate=0.001"):
         resumed(run, None)

@@ -278,7 +278,7 @@ def test_weak_scaling_is_predicted_with_a_batch_that_grows():
 
 def test_what_the_model_does_not_know_it_does_not_predict():
     points = [made(n, launch=0.01, compute=0.01, ring=0.02, alone=0.0) for n in (1, 2, 4)]
-    assert "needs 3 replica counts" in str(fitted(points[:2]))
+    assert "needs 3 counts" in str(fitted(points[:2]))
     broken = Parts(8, 64, 3 * points[2].seconds, dict(points[2].parts))
     assert "misses the speed measured on 8 replicas" in str(fitted([*points, broken]))
     unknown = Parts(4, 64, points[2].seconds, dict(points[2].parts), launch_is_known=False)

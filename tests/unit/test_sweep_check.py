@@ -51,6 +51,8 @@ STRUCTURE = [
     ("maximize", "minimize", 3, "The goal of epoch/val_accuracy is to minimize.", "goal: maximize"),
     (", goal: maximize", "", 3, "is to minimize, as W&B takes it where none is given", "goal: maximize"),
     ("name: epoch/val_accuracy", "name: epoch/loss", 3, "The goal of epoch/loss is to maximize", "goal: minimize"),
+    ("epoch/val_accuracy", "epoch/val_calibration_error", 3, "is to maximize", "goal: minimize"),
+    ("epoch/val_accuracy", "epoch/val_top_k", 3, "epoch/val_top_k is never logged", "Did you mean 'epoch/val_top_"),
     ("[2, 3]", "[]", 6, "values: [] is no list", "[FIRST, SECOND]"),
     ("values: [2, 3]", "{value: 2, values: [3]}", 5, "epochs has value and values", "Give one of"),
     ("values: [2, 3]", "vlaues: [2, 3]", 6, "vlaues is no key of a parameter", "Did you mean 'values'?"),
@@ -132,6 +134,14 @@ def test_the_files_that_are_promised_are_there():
 
 def test_a_right_file_has_no_mistakes(tmp_path):
     assert found_in(tmp_path, GOOD) == []
+
+
+def test_a_metric_by_word_has_to_be_asked_for(tmp_path):
+    wanted = changed("epoch/val_accuracy", "epoch/val_top_7")
+    [mistake] = found_in(tmp_path, wanted)
+    assert mistake.line == 3 and "epoch/val_top_7 is not counted" in mistake.message
+    assert mistake.remedy == "Add metrics=[top_7] to the command."
+    assert found_in(tmp_path, wanted.replace("  - data=mnist", "  - data=mnist\n  - metrics=[auc,top_7]")) == []
 
 
 @pytest.fixture

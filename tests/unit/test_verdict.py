@@ -51,6 +51,24 @@ def test_a_step_that_sums_gradients_is_synchronisation_bound():
     assert "one CPU" in verdict(0.1, 0.1, 0.05, num_replicas=2, on_gpu=False).advice
 
 
+@pytest.mark.parametrize(
+    ("on_gpu", "communication", "advice"),
+    [
+        (False, "auto", "try a larger batch (batch=auto), gradient_accumulation=2 or fewer workers"),
+        (True, "auto", "try a larger batch (batch=auto), gradient_accumulation=2 or fewer workers"),
+        (
+            True,
+            "ring",
+            "try a larger batch (batch=auto), gradient_accumulation=2, strategy.communication=nccl or fewer workers",
+        ),
+    ],
+)
+def test_between_workers_fewer_or_larger_sums_are_advised(on_gpu, communication, advice):
+    settings = GPU | {"strategy.name": "multi_worker", "strategy.communication": communication}
+    found = verdict(0.1, 0.1, 0.05, settings=settings, num_replicas=4, on_gpu=on_gpu)
+    assert (found.bound, found.advice) == ("synchronisation", advice)
+
+
 def test_a_step_that_is_mostly_its_start_is_launch_bound():
     found = verdict(0.0010, 0.0010, None, 0.0008, settings=GPU | {"steps_per_execution": 1})
     assert (found.bound, found.share) == ("launch", pytest.approx(0.8))

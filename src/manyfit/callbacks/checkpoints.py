@@ -12,6 +12,7 @@ import numpy as np
 from manyfit import checkpoint
 from manyfit.checkpoint import START, Checkpoint, Position
 from manyfit.model_state import counts, snapshot
+from manyfit.peers import Peers, alone
 from manyfit.schema.lasting import CheckpointConfig
 
 
@@ -38,8 +39,10 @@ class Checkpoints(keras.callbacks.Callback):
         config: When one is due, and how many are kept.
         members: The callbacks whose state belongs to it, by name.
         facts: More of the state, in the types of JSON.
+        arrays: More of the state, as arrays.
         best_epoch: The best epoch so far, counted from 1, whose checkpoint is kept.
         start: Where the training begins.
+        peers: The other workers, all of which take part in a copy; the chief decides when, and writes.
         clock: Seconds from any fixed moment.
     """
 
@@ -51,7 +54,9 @@ class Checkpoints(keras.callbacks.Callback):
         members: dict[str, Stateful],
         facts: Callable[[], dict[str, Any]],
         best_epoch: Callable[[], int | None],
+        arrays: Callable[[], dict[str, np.ndarray]] = dict,
         start: Position = START,
+        peers: Peers | None = None,
         clock: Callable[[], float] = time.monotonic,
     ):
         super().__init__()
@@ -61,6 +66,8 @@ class Checkpoints(keras.callbacks.Callback):
         self._members = members
         self._facts = facts
         self._best_epoch = best_epoch
+        self._arrays = arrays
+        self._peers = peers or alone()
         self._clock = clock
         self._written_at = clock()
         self._written_step = start.step
@@ -80,7 +87,7 @@ class Checkpoints(keras.callbacks.Callback):
         minutes, steps = self._config.every_minutes, self._config.every_steps
         is_due = minutes is not None and self._clock() - self._written_at >= 60 * minutes
         is_due |= steps is not None and self.position.step - self._written_step >= steps
-        if is_due:
+        if self._peers.broadcast("checkpoint is due", is_due):
             self._write(wait=False)
 
     def on_test_begin(self, logs: dict | None = None) -> None:
@@ -111,14 +118,19 @@ class Checkpoints(keras.callbacks.Callback):
             raise error
 
     def _write(self, *, wait: bool) -> None:
-        if self._thread is not None and self._thread.is_alive() and not wait:
+        is_busy = self._thread is not None and self._thread.is_alive()
+        if self._peers.broadcast("checkpoint waits", is_busy and not wait):
             return
         self.close()
         self._written_at, self._written_step = self._clock(), self.position.step
         state = {name: member.get_state() for name, member in self._members.items()}
         taken = Checkpoint(
-            self.position, snapshot(self.model) | (self._counts or {}), {"callbacks": state} | self._facts()
+            self.position,
+            snapshot(self.model) | (self._counts or {}) | self._arrays(),
+            {"callbacks": state} | self._facts(),
         )
+        if not self._peers.is_chief:
+            return
         best = self._best_epoch()
         self._thread = threading.Thread(target=self._save, args=(taken, best), name="checkpoint", daemon=True)
         self._thread.start()

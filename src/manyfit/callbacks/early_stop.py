@@ -8,10 +8,13 @@ import keras
 from manyfit.callbacks.throughput import finite
 from manyfit.config import EarlyStoppingConfig
 from manyfit.errors import ConfigError
+from manyfit.schema import metrics as metric_words
 
 
 class EarlyStopping(keras.callbacks.Callback):
-    """Ends the training after `patience` epochs in which the metric did not get better by more than `min_delta`.
+    """Ends the training, or the phase that runs, after some epochs without a better value.
+
+    These are `patience` epochs in which the metric did not get better by more than `min_delta`.
 
     Args:
         config: Which metric, and how patient.
@@ -22,8 +25,13 @@ class EarlyStopping(keras.callbacks.Callback):
         super().__init__()
         self._config = config
         self._notify = notify
+        self.begin()
+
+    def begin(self, first_epoch: int = 0, phase: int | None = None) -> None:
+        """Forget what was seen: a training, or the phase of this number, begins in `first_epoch`, counted from 0."""
         self._best: float | None = None
-        self._best_epoch = 0
+        self._best_epoch = first_epoch
+        self._ends = "Stopped" if phase is None else f"Phase {phase} ends"
 
     def check(self, names: list[str]) -> None:
         """Refuse a metric that no epoch will have; `names` are those of the model's own.
@@ -49,7 +57,8 @@ class EarlyStopping(keras.callbacks.Callback):
     def on_epoch_end(self, epoch: int, logs: dict | None = None) -> None:
         """Compare, and stop after too many epochs that were no better."""
         value = finite((logs or {}).get(self._config.metric))
-        falls = self._config.mode == "min" or (self._config.mode == "auto" and "loss" in self._config.metric)
+        metric, mode = str(self._config.metric), self._config.mode
+        falls = metric_words.falls(metric) if mode == "auto" else mode == "min"
         if value is not None:
             gain = None if self._best is None else (self._best - value if falls else value - self._best)
             if gain is None or gain > self._config.min_delta:
@@ -57,6 +66,6 @@ class EarlyStopping(keras.callbacks.Callback):
         if epoch - self._best_epoch >= self._config.patience:
             self.model.stop_training = True
             self._notify(
-                f"Stopped after epoch {epoch + 1}: {self._config.metric} has not got better since epoch "
+                f"{self._ends} after epoch {epoch + 1}: {self._config.metric} has not got better since epoch "
                 f"{self._best_epoch + 1} (early_stopping.patience={self._config.patience})."
             )

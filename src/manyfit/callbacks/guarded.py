@@ -23,6 +23,12 @@ class Guarded(keras.callbacks.Callback):
         self._inner: keras.callbacks.Callback | None = None
         self._failed = False
 
+    def set_model(self, model: keras.Model) -> None:
+        """Tell which model trains now."""
+        super().set_model(model)
+        if self._inner is not None:
+            self._inner.set_model(model)
+
     def _forward(self, hook: str, *arguments: Any, **keywords: Any) -> None:
         if self._failed:
             return

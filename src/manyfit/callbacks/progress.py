@@ -12,7 +12,8 @@ from manyfit.callbacks.best_model import BestModel
 from manyfit.callbacks.throughput import ROW_METRICS, EpochRows
 from manyfit.console import Console
 
-COLUMNS = {"loss": 8, "accuracy": 8, "val_loss": 8, "val_accuracy": 12, "seconds": 11, "images/s": 8}
+METRIC_COLUMNS = {"loss": 8, "accuracy": 8, "val_loss": 8, "val_accuracy": 12}
+TIME_COLUMNS = {"seconds": 11, "images/s": 8}
 """Name and width of each column after the epoch's; `seconds` are those of training + those of validation."""
 
 
@@ -46,6 +47,8 @@ class EpochProgress(keras.callbacks.Callback):
         self._task = TaskID(0)
         self._warm = False
         self._shown_at = 0.0
+        self._more = [name for name in rows.more if name.startswith("val_")]
+        self._columns = METRIC_COLUMNS | {name: max(8, len(name)) for name in self._more} | TIME_COLUMNS
         self._lines = 0
 
     def on_epoch_begin(self, epoch: int, logs: dict | None = None) -> None:
@@ -89,19 +92,24 @@ class EpochProgress(keras.callbacks.Callback):
         self.close()
         label = self._count(epoch)
         if not self._lines:
-            self.console.print(Text(_line(["epoch".rjust(len(label)), *COLUMNS])), whole_lines=True)
+            self.console.print(Text(self._line(["epoch".rjust(len(label)), *self._columns])), whole_lines=True)
         row = self.rows.rows[-1] if self.rows.rows else {}
         times = [row[name] for name in ("train_seconds", "validation_seconds") if row.get(name) is not None]
         speed = row.get("images_per_second")
         cells = [
-            *(_number((logs or {}).get(name)) for name in ROW_METRICS),
+            *(_number((logs or {}).get(name)) for name in (*ROW_METRICS, *self._more)),
             "+".join(f"{time:.1f}" for time in times),
             f"{speed:,.0f}" if speed else "-",
         ]
         is_best = self.best is not None and self.best.best.get("epoch") == epoch + 1
-        line = _line([label.rjust(len("epoch")), *cells]) + ("  best" if is_best else "")
+        line = self._line([label.rjust(len("epoch")), *cells]) + ("  best" if is_best else "")
         self.console.print(Text(line), whole_lines=True)
         self._lines += 1
+
+    def _line(self, cells: Sequence[str]) -> str:
+        first, *others = cells
+        widths = self._columns.values()
+        return "  ".join([first, *(cell.rjust(width) for cell, width in zip(others, widths, strict=True))])
 
     def on_train_end(self, logs: dict | None = None) -> None:
         """Leave the screen clean."""
@@ -112,11 +120,6 @@ class EpochProgress(keras.callbacks.Callback):
         progress, self._progress = self._progress, None
         if progress is not None:
             progress.stop()
-
-
-def _line(cells: Sequence[str]) -> str:
-    first, *others = cells
-    return "  ".join([first, *(cell.rjust(width) for cell, width in zip(others, COLUMNS.values(), strict=True))])
 
 
 def _number(value: float | None) -> str:

@@ -13,6 +13,7 @@ from typing import Any, Protocol
 import keras
 
 from manyfit.processes import process_seconds
+from manyfit.schema.metrics import of_epochs
 
 ROW_METRICS = ("loss", "accuracy", "val_loss", "val_accuracy")
 MEASURED = ("train_seconds", "validation_seconds", "images_per_second", "elapsed_seconds")
@@ -50,6 +51,7 @@ class EpochRows(keras.callbacks.Callback):
         num_replicas: Replicas that share them.
         clock: Seconds from any fixed moment.
         elapsed: Seconds since the process began: `elapsed_seconds` of a row, at the end of its epoch.
+        metrics: What the model counts beside loss and accuracy, by name.
     """
 
     def __init__(
@@ -62,6 +64,7 @@ class EpochRows(keras.callbacks.Callback):
         num_replicas: int = 1,
         clock: Callable[[], float] = time.perf_counter,
         elapsed: Callable[[], float] = process_seconds,
+        metrics: Iterable[str] = (),
     ):
         super().__init__()
         self.record = record
@@ -70,6 +73,9 @@ class EpochRows(keras.callbacks.Callback):
         self.global_batch_size = global_batch_size
         self.num_replicas = num_replicas
         self.rows: list[dict[str, Any]] = []
+        self.more = [name for name in of_epochs(metrics) if name not in ROW_METRICS]
+        self.marks: dict[str, Any] = {}
+        self._traced = False
         self._calls: deque[tuple[int, float]] = deque(maxlen=MOST_CALLS)
         self._call_started = 0.0
         self._clock = clock
@@ -80,6 +86,7 @@ class EpochRows(keras.callbacks.Callback):
         self._resumed_train_seconds = 0.0
         self._earlier_train_seconds = 0.0
         self._is_open = False
+        self._is_left_out = False
         self._begin_epoch()
 
     def _begin_epoch(self) -> None:
@@ -89,6 +96,16 @@ class EpochRows(keras.callbacks.Callback):
         self._next_step = 0
         self._validation_started: float | None = None
         self._validation_seconds: float | None = None
+
+    def begin_phase(self, number: int) -> None:
+        """Another model trains from now on: its first call is no measure of its steps, nor are those of the one before.
+
+        Args:
+            number: The phase, counted from 1, which each row then has.
+        """
+        self.marks = {"phase": number}
+        self._warm = False
+        self._calls.clear()
 
     def get_state(self) -> dict[str, Any]:
         """The seconds that the training of the epoch that runs has taken so far."""
@@ -107,7 +124,7 @@ class EpochRows(keras.callbacks.Callback):
     def on_epoch_begin(self, epoch: int, logs: dict | None = None) -> None:
         """Start the clocks of an epoch."""
         self._begin_epoch()
-        self._is_open = True
+        self._is_open, self._is_left_out = True, False
         self._earlier_train_seconds, self._resumed_train_seconds = self._resumed_train_seconds, 0.0
 
     def on_train_batch_begin(self, batch: int, logs: dict | None = None) -> None:
@@ -120,12 +137,16 @@ class EpochRows(keras.callbacks.Callback):
         """Count the steps of a call, and leave the first call of the run out of the speed."""
         self._trained_until = self._clock()
         steps, self._next_step = batch + 1 - self._next_step, batch + 1
-        if self._warm:
+        if self._warm and self._is_left_out:
+            pass
+        elif self._warm:
             self._calls.append((steps, self._trained_until - self._call_started))
         else:
             self._warm = True
             self._speed_from, self._timed_step = self._trained_until, self._next_step
-            self.record.update("timing", first_step_seconds=self._trained_until - self._started)
+            if not self._traced:  # a later phase has a first step as well
+                self._traced = True
+                self.record.update("timing", first_step_seconds=self._trained_until - self._started)
 
     def on_test_begin(self, logs: dict | None = None) -> None:
         """Start the clock of a validation."""
@@ -153,8 +174,14 @@ class EpochRows(keras.callbacks.Callback):
         """Real examples trained on so far, in every epoch anew."""
         return self._num_trained + self.examples_between(self._first_step or 0, self._next_step)
 
+    def leave_out(self) -> None:
+        """Give this epoch no speed, and count no more of its calls: something slows it down, such as a profiler."""
+        self._is_left_out = True
+
     def images_per_second(self) -> float | None:
-        """Speed of the epoch so far; None before anything but the warm-up has run."""
+        """Speed of the epoch so far; None before anything but the warm-up has run, and where it is left out."""
+        if self._is_left_out:
+            return None
         examples = self.examples_between(self._timed_step, self._next_step)
         elapsed = self._trained_until - self._speed_from
         return examples / elapsed if examples and elapsed > 0 else None
@@ -193,7 +220,8 @@ class EpochRows(keras.callbacks.Callback):
         logs = {} if logs is None else logs
         row = {
             "epoch": epoch + 1,
-            **{name: finite(logs.get(name)) for name in ROW_METRICS},
+            **self.marks,
+            **{name: finite(logs.get(name)) for name in (*ROW_METRICS, *self.more)},
             "learning_rate": finite(logs.get("learning_rate", learning_rate_of(self.model))),
             "train_seconds": self._trained_until - self._epoch_started + self._earlier_train_seconds,
             "validation_seconds": self._validation_seconds,
@@ -204,6 +232,7 @@ class EpochRows(keras.callbacks.Callback):
         self._is_open = False
         self.rows.append(row)
         self.record.add_epoch(row)
+        logs.update(self.marks)
         logs.update({name: row[name] for name in MEASURED if row[name] is not None})
 
 

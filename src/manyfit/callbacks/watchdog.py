@@ -59,6 +59,11 @@ class Watchdog(keras.callbacks.Callback):
         if self._thread is not None:
             self._thread.join()
 
+    def expect_trace(self) -> None:
+        """The next step is the first of another model, and may take as long as a first step."""
+        self._warm = False
+        self.beat()
+
     def beat(self) -> None:
         """Something has moved."""
         self._beat_at = time.monotonic()

@@ -32,6 +32,16 @@ class Split:
     def __len__(self) -> int:
         return len(self.labels)
 
+    def rows(self, first: int, last: int) -> "Split":
+        """The examples from `first` up to, not with, `last`."""
+        paths, images = self.paths, self.images
+        return Split(
+            self.name,
+            self.labels[first:last],
+            paths=None if paths is None else paths[first:last],
+            images=None if images is None else images[first:last],
+        )
+
 
 @dataclass(frozen=True)
 class Skipped:

@@ -54,12 +54,13 @@ class Feed:
         """The data set without end that `ReplicatedModel` trains on: `(x, y, mask)` a replica and step.
 
         x is uint8 [rows, height, width, channels] or float32 [rows, features], y int32 [rows], mask float32 [rows].
-        For several CPU replicas an element is a step, with the replicas as first axis.
+        For several CPU replicas an element is a step, with the replicas of this worker as first axis.
         """
         if not _on_gpu(strategy):
             # CPU replicas share the memory that pictures are loaded into: TensorFlow's distributed iterator would only
             # add threads, for whose end it waits up to a minute. `of_each_replica` hands out the parts.
-            return self.rows_of(slice(None), strategy.num_replicas_in_sync, stacked=strategy.num_replicas_in_sync > 1)
+            replicas = strategy.num_replicas_in_sync
+            return self.rows_of(replicas_of_this_worker(strategy), replicas, stacked=replicas > 1)
 
         def worker_rows(context: tf.distribute.InputContext) -> tf.data.Dataset:
             replicas = context.num_replicas_in_sync
@@ -146,15 +147,34 @@ def of_each_replica(element: tuple, strategy: tf.distribute.Strategy) -> tuple:
     if strategy.num_replicas_in_sync == 1 or any(isinstance(p, tf.distribute.DistributedValues) for p in element):
         return element
 
+    first = replicas_of_this_worker(strategy).start
+
     def part_of(context) -> tuple:
-        return tuple(part[context.replica_id_in_sync_group] for part in element)
+        return tuple(part[context.replica_id_in_sync_group - first] for part in element)
 
     return strategy.experimental_distribute_values_from_function(part_of)
 
 
+def num_workers(strategy: tf.distribute.Strategy) -> int:
+    """The processes over which a strategy reduces."""
+    if not isinstance(strategy, tf.distribute.MultiWorkerMirroredStrategy):
+        return 1
+    return strategy.cluster_resolver.cluster_spec().num_tasks("worker")
+
+
+def replicas_of_this_worker(strategy: tf.distribute.Strategy) -> slice:
+    """The replicas whose rows this process loads: each worker has as many, by rank."""
+    local = strategy.num_replicas_in_sync // num_workers(strategy)
+    first = 0 if local == strategy.num_replicas_in_sync else strategy.cluster_resolver.task_id * local
+    return slice(first, first + local)
+
+
 def _on_gpu(strategy: tf.distribute.Strategy) -> bool:
-    """Whether the replicas are GPUs of a real strategy: a distributed data set then copies ahead to the device."""
-    if not isinstance(strategy, tf.distribute.MirroredStrategy | tf.distribute.OneDeviceStrategy):
+    """Whether the replicas are GPUs (or a TPU's cores) of a real strategy: a distributed data set then copies ahead."""
+    if isinstance(strategy, tf.distribute.TPUStrategy):
+        return True
+    real = tf.distribute.MirroredStrategy | tf.distribute.OneDeviceStrategy | tf.distribute.MultiWorkerMirroredStrategy
+    if not isinstance(strategy, real):
         return False
     return "GPU" in strategy.extended.worker_devices[0]
 

@@ -1,7 +1,10 @@
 """What learns: a network from its configuration and from what the data says (classes, picture size)."""
 
+from collections.abc import Sequence
+
 import keras
 
+from manyfit import metrics
 from manyfit.config import LossConfig, ModelConfig
 from manyfit.data.examples import ImageData
 from manyfit.errors import ConfigError
@@ -61,28 +64,29 @@ def penalize(model: keras.Model, l2: float) -> None:
 
 
 def loss_and_metrics(
-    num_classes: int, outputs: int | None = None, settings: LossConfig | None = None
+    num_classes: int, outputs: int | None = None, settings: LossConfig | None = None, words: Sequence[str] = ()
 ) -> tuple[keras.losses.Loss, list[keras.metrics.Metric]]:
-    """The loss and the accuracy of class scores (logits): one for two classes, else one a class.
+    """The loss and the metrics of class scores (logits): one for two classes, else one a class.
 
     Args:
         outputs: Scores that the network gives an example; None for the usual number.
         settings: Smoothing and focus of the loss; None for the plain cross-entropy.
+        words: Metrics beside the accuracy.
 
     Raises:
-        ConfigError: a network whose outputs do not fit the classes of the data.
+        ConfigError: a network whose outputs do not fit the classes of the data, or a metric that does not.
     """
     outputs = num_outputs(num_classes) if outputs is None else outputs
     if outputs == 1 and num_classes == 2:
         loss = _adjusted(settings, outputs) or keras.losses.BinaryCrossentropy(from_logits=True)
-        return loss, [keras.metrics.BinaryAccuracy(name="accuracy", threshold=0.0)]
+        return loss, metrics.make(words, num_classes, outputs)
     if outputs != num_classes:
         raise ConfigError(
             f"The model gives {outputs} scores an example, but the data has {num_classes} classes.",
             f"End it in {num_outputs(num_classes)} logits (no softmax).",
         )
     loss = _adjusted(settings, outputs) or keras.losses.SparseCategoricalCrossentropy(from_logits=True)
-    return loss, [keras.metrics.SparseCategoricalAccuracy(name="accuracy")]
+    return loss, metrics.make(words, num_classes, outputs)
 
 
 def _adjusted(settings: LossConfig | None, outputs: int) -> keras.losses.Loss | None:

@@ -16,6 +16,8 @@ from manyfit.config import ApplicationConfig, BackboneConfig, HeadConfig, Mobile
 from manyfit.errors import ConfigError, UserError
 from manyfit.models import rehearsal as rehearsal_backbone
 from manyfit.models.network import Network, class_scores
+from manyfit.models.stochastic_depth import with_rate
+from manyfit.models.trainable import set_layers
 
 IMAGENET_SIZES = (96, 128, 160, 192, 224)
 IMAGENET_ALPHAS = (0.35, 0.5, 0.75, 1.0, 1.3, 1.4)
@@ -59,7 +61,7 @@ def build_application(
         names = [name for name in dir(keras.applications) if name[0].isupper()]
         raise ConfigError(f"model.name={config.name} is not in keras.applications.", nearest(config.name, names))
     module = importlib.import_module(f"keras.applications.{create.__module__.rpartition('.')[2]}")
-    backbone = _create(create, image_shape, config.weights)
+    backbone = with_rate(_create(create, image_shape, config.weights), config.stochastic_depth)
     return _with_head(config, backbone, module.preprocess_input, num_classes, config.weights)
 
 
@@ -122,7 +124,7 @@ def _with_head(
     weights: str,
     notices: tuple[str, ...] = (),
 ) -> Network:
-    _set_trainable(backbone, config.trainable)
+    set_layers(backbone, config.trainable)
     pixels = keras.Input(backbone.input_shape[1:], dtype="uint8", name="pixels")
     features = backbone(preprocess(keras.ops.cast(pixels, "float32")))
     features = layers.GlobalAveragePooling2D(name="pool")(features)
@@ -138,17 +140,3 @@ def build_head(config: HeadConfig, num_features: int, num_classes: int) -> keras
     x = layers.Dense(config.units, activation="relu", name="dense")(inputs)
     x = layers.Dropout(config.dropout, name="dropout")(x)
     return keras.Model(inputs, class_scores(num_classes)(x), name="head")
-
-
-def _set_trainable(backbone: keras.Model, trainable: str | int) -> None:
-    """Freeze the backbone, or all of it but its last layers: batch norm that is frozen runs as in inference."""
-    if trainable in ("none", "all"):
-        backbone.trainable = trainable == "all"
-        return
-    if trainable > len(backbone.layers):
-        raise ConfigError(
-            f"model.trainable={trainable} is more than the {len(backbone.layers)} layers of the backbone.",
-            "Give fewer layers, or 'all'.",
-        )
-    for layer in backbone.layers[:-trainable]:
-        layer.trainable = False

@@ -25,7 +25,9 @@ from manyfit.data.decoded import Choice, Progress, pixel_facts, read_in_order
 from manyfit.data.examples import ImageData, Split
 from manyfit.errors import ConfigError
 from manyfit.models import inference
+from manyfit.models.feature_parts import compute_in_parts
 from manyfit.models.network import Network
+from manyfit.peers import Peers
 
 FEATURE_VERSION = 1
 """Raise it when the features of the same pictures and weights change."""
@@ -61,6 +63,19 @@ class FeatureReport:
     def as_dict(self) -> dict[str, Any]:
         """The report for the record."""
         return dataclasses.asdict(self)
+
+    def of_all(self, peers: Peers) -> FeatureReport:
+        """What all workers did together."""
+        numbers = [self.engine, self.num_images, self.seconds, self.images_per_second or 0.0]
+        engines, images, seconds, rates = zip(*peers.gather("feature report", numbers), strict=True)
+        return dataclasses.replace(
+            self,
+            engine=next((engine for engine in engines if engine), None),
+            reused=not sum(images),
+            num_images=sum(images),
+            seconds=max(seconds) if sum(images) else 0.0,
+            images_per_second=sum(rates) or None,
+        )
 
     def in_words(self) -> str:
         """One line for the user."""
@@ -134,6 +149,7 @@ def compute(
     on_gpu: bool,
     notify: Callable[[str], None],
     on_progress: Progress = lambda done, total: None,
+    peers: Peers | None = None,
 ) -> tuple[ImageData, FeatureReport]:
     """The data set with features, float32 [N, num_features], in place of its training and validation pictures.
 
@@ -145,12 +161,20 @@ def compute(
         on_gpu: Whether its replicas are GPUs.
         notify: Told what the user should know.
         on_progress: Told pictures done and their total; what it raises ends the pass.
+        peers: The other workers. On disk each computes a share of what is missing, and all take the whole from the
+            store, where they share one; in memory each computes all.
     """
     cache = _Pass(network.backbone, use, store, strategy, on_gpu, notify)
     cache.total = len(data.train) + len(data.validation)
+    if peers is not None and peers.num_workers > 1 and use == "disk":
+        for split in (data.train, data.validation):
+            compute_in_parts(cache, store, split, peers, on_progress)
     train = cache.features_of(data.train, on_progress)
     validation = cache.features_of(data.validation, on_progress)
-    return dataclasses.replace(data, train=train, validation=validation, test=None), cache.report()
+    report = cache.report()
+    if peers is not None and peers.num_workers > 1:
+        report = report.of_all(peers)
+    return dataclasses.replace(data, train=train, validation=validation, test=None), report
 
 
 def split_network(model: keras.Model) -> Network | None:
@@ -184,36 +208,45 @@ class _Pass:
         self.image_shape = tuple(backbone.input_shape[1:])
         self.facts = _facts(backbone) if use == "disk" else {}
         self.total = 0
-        self._use, self._store = use, store
+        self._use, self.store = use, store
         self._strategy, self._on_gpu, self._notify = strategy, on_gpu, notify
         self._engine: inference.Engine | None = None
-        self._stored: list[Stored] = []
+        self.stored: list[Stored] = []
         self._started = time.perf_counter()
         self._before = self._num_images = 0
         self._pass_seconds = 0.0
 
     def features_of(self, split: Split, on_progress: Progress) -> Split:
         """The split with features; in the cache, or made now."""
-        shape = (len(split), int(self.backbone.output_shape[-1]))
+        shape = self.shape_of(split)
 
         def fill(array: np.ndarray) -> None:
-            self._fill(array, split, on_progress)
+            self.fill(array, split, on_progress)
 
         def accept(features: np.ndarray) -> bool:
-            return self._agrees(features[:_LOOKED_AT], _first(split, _LOOKED_AT))
+            return self._agrees(features[:_LOOKED_AT], split.rows(0, _LOOKED_AT))
 
-        if self._use == "memory" or self._store is None:
+        if self._use == "memory" or self.store is None:
             stored = Stored(aligned_array(shape, np.float32), False, None)
             fill(stored.array)
         else:
-            # What determines the features; the engine does not, since engines agree.
-            facts = pixel_facts(split, self.image_shape, self._store.folder / "contents") | self.facts
-            stored = self._store.get_or_make(key_of(facts), shape, np.float32, fill, accept=accept, facts=facts)
+            facts = self.facts_of(split)
+            stored = self.store.get_or_make(key_of(facts), shape, np.float32, fill, accept=accept, facts=facts)
         self._before += len(split)
-        self._stored.append(stored)
+        self.stored.append(stored)
         return Split(split.name, split.labels, images=stored.array)
 
-    def _fill(self, array: np.ndarray, split: Split, on_progress: Progress) -> None:
+    def facts_of(self, split: Split) -> dict[str, Any]:
+        """What determines the features of a split on disk; the engine does not, since engines agree."""
+        assert self.store is not None
+        return pixel_facts(split, self.image_shape, self.store.folder / "contents") | self.facts
+
+    def shape_of(self, split: Split) -> tuple[int, int]:
+        """The shape of its features."""
+        return len(split), int(self.backbone.output_shape[-1])
+
+    def fill(self, array: np.ndarray, split: Split, on_progress: Progress) -> None:
+        """Compute the features of a split into an array."""
         rows = inference.chunk_rows(self._strategy, self._on_gpu)
         chunks = read_in_order(split, self.image_shape, rows, ahead_bytes=_AHEAD_BYTES)
         first = next(chunks)  # from here on, decoding goes on while the engine is made
@@ -224,6 +257,7 @@ class _Pass:
                 strategy=self._strategy,
                 on_gpu=self._on_gpu,
                 notify=self._notify,
+                num_pictures=max(self.total, len(split)),
             )
         before, total = self._before, max(self.total, len(split))
         started = time.perf_counter()
@@ -244,15 +278,15 @@ class _Pass:
 
     def report(self) -> FeatureReport:
         """How it went."""
-        reused = all(stored.reused for stored in self._stored)
-        on_disk = self._store is not None and any(stored.path for stored in self._stored)
+        reused = all(stored.reused for stored in self.stored)
+        on_disk = self.store is not None and any(stored.path for stored in self.stored)
         return FeatureReport(
             engine=self._engine.name if self._engine else None,
             reused=reused,
             num_images=self._num_images,
             seconds=0.0 if reused else time.perf_counter() - self._started,
             images_per_second=self._num_images / self._pass_seconds if self._pass_seconds else None,
-            path=str(self._store.folder) if self._store is not None and on_disk else None,
+            path=str(self.store.folder) if self.store is not None and on_disk else None,
         )
 
 
@@ -268,16 +302,6 @@ def _facts(backbone: keras.Model) -> dict[str, Any]:
         "weights": weights_of(backbone),
         "precision": sorted({layer.compute_dtype for layer in backbone._flatten_layers()}),
     }
-
-
-def _first(split: Split, count: int) -> Split:
-    paths, images = split.paths, split.images
-    return Split(
-        split.name,
-        split.labels[:count],
-        paths=None if paths is None else paths[:count],
-        images=None if images is None else images[:count],
-    )
 
 
 def architecture_of(model: keras.Model) -> str:

@@ -16,6 +16,7 @@ import keras
 import numpy as np
 import tensorflow as tf
 
+from manyfit.data.pipeline import replicas_of_this_worker
 from manyfit.processes import num_cores
 from manyfit.quiet import quiet_tensorflow
 
@@ -26,6 +27,9 @@ ROWS_PER_GPU = 32
 ROWS_OF_CPU = 16
 LARGE_PICTURE = 128 * 128
 """From so many pixels on, one picture at a time is fastest on a CPU: what it makes of it stays in the core's cache."""
+
+LITERT_PAYS_FROM = 350
+"""Pictures from which LiteRT gains more than making it costs (MobileNetV2 at 224 pixels, 2 CPU cores)."""
 
 CHECKED_ROWS = 8
 _ROWS_OF_SMALL_PICTURES = 4
@@ -61,6 +65,7 @@ def choose(
     strategy: tf.distribute.Strategy,
     on_gpu: bool,
     notify: Callable[[str], None],
+    num_pictures: int | None = None,
     names: tuple[str, ...] | None = None,
 ) -> Engine:
     """The fastest engine whose features of the `first` pictures are those of the Keras model.
@@ -71,9 +76,10 @@ def choose(
         strategy: Where the Keras model runs.
         on_gpu: Whether its replicas are GPUs.
         notify: Told of an engine that does not agree or fails.
-        names: The engines to try, in this order; None for what suits the device and the precision.
+        num_pictures: How many there will be, if that is known: an engine that takes seconds to make needs many.
+        names: The engines to try, in this order; None for what suits the device, the precision and the number.
     """
-    names = _suitable(backbone, on_gpu) if names is None else names
+    names = _suitable(backbone, on_gpu, num_pictures) if names is None else names
     tolerance = tolerance_of(backbone, on_gpu)
     expected = keras_features(backbone, first)
     for name in names:
@@ -131,8 +137,13 @@ def tolerance_of(backbone: keras.Model, on_gpu: bool) -> float:
 
 def chunk_rows(strategy: tf.distribute.Strategy, on_gpu: bool) -> int:
     """Pictures that a pass hands over at a time: a call of an engine on all replicas, or some of an interpreter."""
-    per_replica = ROWS_PER_GPU if on_gpu else -(-ROWS_OF_CPU // strategy.num_replicas_in_sync)
-    return per_replica * strategy.num_replicas_in_sync
+    replicas = _local_replicas(strategy)
+    return replicas * (ROWS_PER_GPU if on_gpu else -(-ROWS_OF_CPU // replicas))
+
+
+def _local_replicas(strategy: tf.distribute.Strategy) -> int:
+    own = replicas_of_this_worker(strategy)  # each worker makes its own pass
+    return own.stop - own.start
 
 
 def run(
@@ -185,11 +196,12 @@ def _parts(pictures: np.ndarray, rows: int) -> Iterator[np.ndarray]:
     return (pictures[start : start + rows] for start in range(0, len(pictures), rows))
 
 
-def _suitable(backbone: keras.Model, on_gpu: bool) -> tuple[str, ...]:
+def _suitable(backbone: keras.Model, on_gpu: bool, num_pictures: int | None) -> tuple[str, ...]:
     if arithmetic_of(backbone, on_gpu) in ("float16", "bfloat16"):
         # Sixteen-bit arithmetic rounds differently in every order of operations: only Keras' own is exact.
         return ("keras",)
-    return ("frozen_graph", "keras") if on_gpu else ("litert", "frozen_graph", "keras")
+    few = num_pictures is not None and num_pictures < LITERT_PAYS_FROM
+    return ("frozen_graph", "keras") if on_gpu or few else ("litert", "frozen_graph", "keras")
 
 
 def _padded(function: Callable[[np.ndarray], np.ndarray], rows: int) -> Features:
@@ -254,7 +266,7 @@ def _frozen_graph(backbone: keras.Model, strategy: tf.distribute.Strategy, rows:
     """On every replica, a graph whose variables are constants, so that batch norm folds into the convolutions."""
     from tensorflow.python.framework.convert_to_constants import convert_variables_to_constants_v2
 
-    graph = convert_variables_to_constants_v2(_traced(backbone, rows // strategy.num_replicas_in_sync))
+    graph = convert_variables_to_constants_v2(_traced(backbone, rows // _local_replicas(strategy)))
     return _on_replicas("frozen_graph", lambda pictures: graph(pictures)[0], strategy, rows)
 
 
@@ -264,13 +276,13 @@ def _keras(backbone: keras.Model, strategy: tf.distribute.Strategy, rows: int) -
 
 
 def _on_replicas(name: str, function: Callable, strategy: tf.distribute.Strategy, rows: int) -> Engine:
-    replicas = strategy.num_replicas_in_sync
+    replicas, first = _local_replicas(strategy), replicas_of_this_worker(strategy).start
     step = tf.function(lambda pictures: strategy.run(function, args=(pictures,)), autograph=False)
 
     def features(pictures: np.ndarray) -> np.ndarray:
         parts = np.split(pictures, replicas)
         given = strategy.experimental_distribute_values_from_function(
-            lambda context: tf.constant(parts[context.replica_id_in_sync_group])
+            lambda context: tf.constant(parts[context.replica_id_in_sync_group - first])
         )
         made = strategy.experimental_local_results(step(given))
         return np.concatenate([part.numpy() for part in made]).astype(np.float32)

@@ -43,7 +43,7 @@ def build_module(
             "so that its variables exist on one device only.",
             "Build the model inside the function, at each call, not at import.",
         )
-    return Network(model)
+    return Network(model, loss=model.loss if model.compiled else None)
 
 
 def import_factory(config: ModuleConfig):

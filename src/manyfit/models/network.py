@@ -1,6 +1,7 @@
 """What every model builder returns, and the layer that turns features into class scores."""
 
 from dataclasses import dataclass
+from typing import Any
 
 import keras
 
@@ -15,6 +16,7 @@ class Network:
         head: Features to class scores, or None.
         weights: What the variables started from: `imagenet`, `rehearsal`, `none` or a path.
         notices: What the user should know of how it was built.
+        loss: The Keras loss that its factory compiled it with; None for that of the configuration.
     """
 
     model: keras.Model
@@ -22,6 +24,7 @@ class Network:
     head: keras.Model | None = None
     weights: str = "none"
     notices: tuple[str, ...] = ()
+    loss: Any = None
 
 
 def num_outputs(num_classes: int) -> int:

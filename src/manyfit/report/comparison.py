@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from manyfit.console import why_no_speed
 from manyfit.errors import UserError
 from manyfit.report import claims, pairs
 from manyfit.report.claims import Estimate
@@ -183,7 +184,8 @@ def _claim(group: Group, base: Group) -> Claim:
     accuracy, noise = _accuracy(group, base)
     speeds = [one.values(lambda run: run.images_per_second) for one in (group, base)]
     if not all(speeds):
-        why = Mark("speed", "too short to measure a speed without its warm-up", False)
+        silent = next(one for one in (*group.runs, *base.runs) if one.images_per_second is None)
+        why = Mark("speed", f"no speed of {silent.name}: {why_no_speed(silent.record)}", False)
         return dataclasses.replace(claim, marks=(*found, why), accuracy=accuracy, accuracy_is_noise=noise)
     speed_up = claims.ratio(*speeds)
     spread = max((one.speed_spread or 0.0 for one in (*group.runs, *base.runs)), default=0.0)

@@ -53,7 +53,7 @@ def cost_of(run: Run, price: CostConfig | None, target: float | None = None) -> 
     """What a run cost; None without a price, or with a price a device where the devices are not known."""
     if price is None or price.price_per_hour is None:
         return None
-    devices = run.num_devices if price.per == "device" else 1
+    devices = run.num_devices if price.per == "device" else run.num_machines
     if devices is None:
         return None
     per_hour = price.price_per_hour * devices

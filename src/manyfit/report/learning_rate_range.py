@@ -77,8 +77,13 @@ def check_asked(config: RunConfig) -> None:
     """Refuse what only a training can do.
 
     Raises:
-        ConfigError: a run is to be resumed.
+        ConfigError: a run is to be resumed, or has phases.
     """
+    if config.phases:
+        raise ConfigError(
+            "phases: a range test is about one of them, with a learning rate of its own.",
+            "Give phases=[] and what that phase asks for, such as model.trainable=last:20 augment=light.",
+        )
     if config.resume.folder is not None:
         raise ConfigError(
             f"resume={config.resume.folder}: a range test starts with the network as it is built.",

@@ -257,8 +257,10 @@ def _training_rows(record: Mapping[str, Any], settings: Mapping[str, Any]) -> li
 def _result_rows(record: Mapping[str, Any]) -> list[tuple[str, str]]:
     best = record.get("best") or {}
     rows = [("best epoch", _count(best.get("epoch")))]
-    for key, name in (("val_accuracy", "validation accuracy"), ("val_loss", "validation loss")):
+    more = [key for key in best if key.startswith("val_") and key not in ("val_accuracy", "val_loss")]
+    for key in ("val_accuracy", "val_loss", *more):
         value = best.get(key)
+        name = f"validation {key.removeprefix('val_').replace('_', ' ')}"
         rows.append((name, f"{value:.4f}" if isinstance(value, int | float) else "-"))
     return rows
 

@@ -18,6 +18,7 @@ _NO_MATTER = (
     "cost.",
     "verbose",
     "probe",
+    "profile.",
     "data.root",
     "data.source",
     "data.cache_dir",
@@ -187,6 +188,19 @@ def _setting(key: str, about: str, name: str) -> Callable[[Run, Run], Iterator[M
     return check
 
 
+def _phases(run: Run, baseline: Run) -> Iterator[Mark]:
+    if run.settings is None or baseline.settings is None:
+        return
+    ours, theirs = (
+        {key: value for key, value in (one.settings or {}).items() if key.startswith("phases.")}
+        for one in (run, baseline)
+    )
+    if ours != theirs:
+        counts = [len({key.split(".")[1] for key in found}) for found in (theirs, ours)]
+        said = f"{counts[0] or 'none'} against {counts[1] or 'none'}" if counts[0] != counts[1] else "other settings"
+        yield Mark("phases", f"the phases of the training differ: {said}", True)
+
+
 def _versions(run: Run, baseline: Run) -> Iterator[Mark]:
     ours, theirs = run.record["versions"], baseline.record["versions"]
     apart = [key for key in dict.fromkeys([*theirs, *ours]) if ours.get(key) != theirs.get(key)]
@@ -224,7 +238,7 @@ def _machine(run: Run, baseline: Run) -> Iterator[Mark]:
 
 
 def _logical(run: Run, baseline: Run) -> Iterator[Mark]:
-    many = [one for one in (run, baseline) if not one.on_gpu and (one.num_replicas or 1) > 1]
+    many = [one for one in (run, baseline) if not one.on_gpu and (one.num_replicas or 1) > 1 and one.num_machines == 1]
     if many:
         yield Mark(
             "machine", "the replicas are logical devices of one CPU: this rehearses scaling and measures no GPU", False
@@ -276,6 +290,7 @@ _CHECKS: tuple[Callable[[Run, Run], Iterator[Mark]], ...] = (
     _model,
     _setting("precision.name", "precision", "precision"),
     _setting("epochs", "epochs", "epochs"),
+    _phases,
     _versions,
     _machine,
     _logical,

@@ -31,6 +31,19 @@ class Shown:
     probability: float
 
 
+@dataclass(frozen=True)
+class Explained:
+    """What speaks for the labels of the pictures on a page.
+
+    Args:
+        text: How it was found, or why it was not.
+        overlays: Data URIs by path.
+    """
+
+    text: str
+    overlays: dict[str, str] = field(default_factory=dict)
+
+
 @dataclass
 class Tally:
     """What is known of a class after any number of predictions."""
@@ -173,27 +186,43 @@ def csv_files(
 
 
 def prediction_page(
-    overview: Overview, *, title: str, subtitle: str, notes: Sequence[str], thumbnail: Callable[[str], str | None]
+    overview: Overview,
+    *,
+    title: str,
+    subtitle: str,
+    notes: Sequence[str],
+    thumbnail: Callable[[str], str | None],
+    explained: Explained | None = None,
 ) -> Page:
     """A page of thumbnails, the surest first.
 
     Args:
         notes: Sentences below the first one.
         thumbnail: Makes the data URI of the picture in a file, or None.
+        explained: What speaks for the labels, where that was asked for.
     """
     page = Page(title, subtitle)
     page.verdict(overview.sentence(), notes)
     page.section("How sure the model is", "The probability is the model's own; it is not always right about itself.")
     page.table(_COLUMNS, _class_rows(overview))
     most, least = overview.kept
+    if explained is not None:
+        page.section("What speaks for the label", explained.text)
+        if explained.overlays:
+            page.overlay_switch("Show it over the pictures")
+    overlays = {} if explained is None else explained.overlays
+
+    def picture(shown: Shown) -> Picture:
+        return _picture(shown, thumbnail, overlays.get(shown.path))
+
     if len(most) + len(least) == overview.num_predicted:
         page.section("All pictures, the surest first")
-        page.gallery([_picture(shown, thumbnail) for shown in (*most, *least)])
+        page.gallery([picture(shown) for shown in (*most, *least)])
     else:
         page.section(f"The {len(most)} surest")
-        page.gallery([_picture(shown, thumbnail) for shown in most])
+        page.gallery([picture(shown) for shown in most])
         page.section(f"The {len(least)} least sure", "What is worth a look first.")
-        page.gallery([_picture(shown, thumbnail) for shown in least])
+        page.gallery([picture(shown) for shown in least])
     if overview.num_unreadable:
         hidden = overview.num_unreadable - len(overview.unreadable)
         page.section("Files that could not be read")
@@ -219,6 +248,6 @@ def _class_rows(overview: Overview) -> list[tuple[str, ...]]:
     ]
 
 
-def _picture(shown: Shown, thumbnail: Callable[[str], str | None]) -> Picture:
+def _picture(shown: Shown, thumbnail: Callable[[str], str | None], overlay: str | None) -> Picture:
     name = os.path.basename(shown.path)
-    return Picture(thumbnail(shown.path), f"{shown.label} {shown.probability:.3f}", name, shown.path)
+    return Picture(thumbnail(shown.path), f"{shown.label} {shown.probability:.3f}", name, shown.path, overlay)

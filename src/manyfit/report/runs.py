@@ -101,11 +101,20 @@ class Run:
         return any(name.upper().startswith("GPU") for name in self.devices)
 
     @property
+    def num_machines(self) -> int:
+        """Machines that it ran on, as far as the addresses of its workers tell them apart."""
+        workers = self.record["strategy"].get("workers")
+        workers = workers if isinstance(workers, list | tuple) else ()
+        return len({str(worker).rpartition(":")[0] for worker in workers}) or 1
+
+    @property
     def num_devices(self) -> int | None:
-        """Devices that are paid for: GPUs, or the one CPU that all logical devices share."""
+        """Devices that are paid for: GPUs, or the one CPU of each machine that all its logical devices share."""
         if not self.devices:
             return None
-        return len(self.devices) if self.on_gpu else 1
+        if not self.on_gpu:
+            return self.num_machines
+        return len(self.devices) * int(number(self.record["strategy"].get("num_workers")) or 1)
 
     @property
     def gpu_names(self) -> tuple[str, ...]:

@@ -24,6 +24,7 @@ _FILES = {
     "wandb": "what W&B keeps, for `wandb sync`",
     "tensorboard": "event files for TensorBoard",
     "export": "exported models",
+    "profile": "the trace of some steps, for ui.perfetto.dev and xprof",
 }
 
 
@@ -169,6 +170,9 @@ def _commands(folder: Path, record: Mapping[str, Any], has_checkpoint: bool) -> 
     if record["status"] != "finished":
         start = "" if has_checkpoint else " (from its start: there is no checkpoint)"
         commands.append((f"go on with it{start}", f"python src/train.py resume={run}"))
+    elif record.get("phases"):
+        line = f"python src/train.py resume={run} 'phases=[...]' 'resume.allow=[phases]'"
+        commands.append(("train it for more epochs, or another phase", line))
     else:
         epochs = len(record["epochs"]) * 2 or 1
         line = f"python src/train.py resume={run} epochs={epochs} 'resume.allow=[epochs]'"

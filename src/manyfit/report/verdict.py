@@ -142,6 +142,10 @@ def _for_synchronisation(settings: Settings, num_replicas: int, on_gpu: bool) ->
         "a larger batch (batch=auto)",
         f"gradient_accumulation={2 * int(settings.get('gradient_accumulation', 1))}",
     ]
+    if settings.get("strategy.name") == "multi_worker":
+        if on_gpu and settings.get("strategy.communication") == "ring":
+            tries.append("strategy.communication=nccl")
+        return f"try {', '.join(tries)} or fewer workers"
     if on_gpu and _could(settings, "strategy.cross_device_ops", "hierarchical", "one_device"):
         tries.append("strategy.cross_device_ops=nccl")
     if not on_gpu:
@@ -184,15 +188,17 @@ _ADVICE: dict[str, Callable[[Settings, int, bool], str]] = {
 
 
 def flatten(config: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
-    """Nested keys as dotted ones.
+    """Nested keys as dotted ones, also those of mappings in a list, by their place.
 
-    >>> flatten({"data": {"cache": "off"}, "epochs": 5})
-    {'data.cache': 'off', 'epochs': 5}
+    >>> flatten({"data": {"cache": "off"}, "phases": [{"epochs": 5}]})
+    {'data.cache': 'off', 'phases.0.epochs': 5}
     """
     flat: dict[str, Any] = {}
     for key, value in config.items():
         if isinstance(value, Mapping):
             flat |= flatten(value, f"{prefix}{key}.")
+        elif isinstance(value, list) and value and all(isinstance(one, Mapping) for one in value):
+            flat |= flatten({str(place): one for place, one in enumerate(value)}, f"{prefix}{key}.")
         else:
             flat[f"{prefix}{key}"] = value
     return flat

@@ -129,7 +129,8 @@ def points(share: float) -> str:
 def _speed(claim: Claim) -> str:
     found = claim.speed_up
     if found is None:
-        return "too short to measure a speed"
+        profiled = any(mark.about == "speed" and "profiled" in mark.text for mark in claim.marks)
+        return "no speed, since an epoch was profiled" if profiled else "too short to measure a speed"
     interval = f"95 %: {times(found.low)} to {times(found.high)}" if found.low and found.high else ""
     if claim.is_faster is None:
         told = f"{times(found.value)}{f', {interval}' if interval else ''}"

@@ -83,6 +83,14 @@ class StrongAugmentConfig(LightAugmentConfig):
     randaugment: float = 5.0
 
 
+AUGMENTS: dict[str, type[AugmentConfig]] = {
+    "none": AugmentConfig,
+    "light": LightAugmentConfig,
+    "strong": StrongAugmentConfig,
+}
+"""The choices of the group."""
+
+
 def check_rows(config: AugmentConfig, rows: int) -> None:
     """Refuse to mix an odd number of rows: partners are neighbours, and none may sit on another replica.
 

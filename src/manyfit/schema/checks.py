@@ -2,6 +2,7 @@
 
 import difflib
 import math
+import re
 from collections.abc import Iterable
 from pathlib import Path
 
@@ -61,3 +62,26 @@ def auto_or_count(key: str, value: object) -> None:
     """Refuse what is neither `auto` nor a whole number >= 1."""
     if value != AUTO and not is_count(value):
         raise ConfigError(f"{key}={value} is not a count.", "Give 'auto' or a whole number >= 1.")
+
+
+def last_layers(value: object) -> int | None:
+    """N of `last:N` or of a whole number N: the last N layers; None for another value.
+
+    >>> last_layers("last:20"), last_layers(3), last_layers("all")
+    (20, 3, None)
+    """
+    if is_count(value):
+        return int(str(value))
+    found = re.fullmatch(r"last:([1-9][0-9]*)", value) if isinstance(value, str) else None
+    return int(found[1]) if found else None
+
+
+def check_trainable(key: str, value: object) -> None:
+    """Refuse what names no layers: neither `none`, `all`, N, `last:N`, nor a pattern of names or a list of them."""
+    patterns = value if isinstance(value, list) else [value]
+    named = bool(patterns) and all(isinstance(one, str) and one and not one.startswith("last:") for one in patterns)
+    if last_layers(value) is None and not named:
+        raise ConfigError(
+            f"{key}={value} is not possible.",
+            "Give 'none', 'all', last:N (or N) for the last N layers, or patterns of names, such as block_1[56]*.",
+        )

@@ -1,4 +1,4 @@
-"""The groups `optimizer`, `schedule`, `precision`, the sections `ema`, `loss`, `early_stopping`: how a model learns."""
+"""The groups `optimizer`, `schedule`, `precision`, the sections `ema`, `swa`, `loss`, `early_stopping`."""
 
 from dataclasses import dataclass, field
 
@@ -14,17 +14,26 @@ class OptimizerConfig:
         learning_rate: At the reference batch size, before `schedule` has its say.
         weight_decay: Decoupled decay of the trained variables; None for the optimizer's own default.
         global_clipnorm: Clip the gradient of the whole batch to this global norm; None for no clipping.
+        layer_decay: The rate of each block of the backbone is this times that of the block above it, the head's being
+            the whole rate; None for one rate everywhere. Howard and Ruder 2018 (arXiv:1801.06146, section 3.2) divide
+            by 2.6 a layer; Bao et al. 2021 (BEiT, arXiv:2106.08254) multiply by a factor below 1 a block.
     """
 
     name: str = "adam"
     learning_rate: float = 0.001
     weight_decay: float | None = None
     global_clipnorm: float | None = None
+    layer_decay: float | None = None
 
     def __post_init__(self) -> None:
         at_least("optimizer.learning_rate", self.learning_rate, 0, exclusive=True)
         at_least("optimizer.weight_decay", self.weight_decay, 0)
         at_least("optimizer.global_clipnorm", self.global_clipnorm, 0, exclusive=True)
+        at_least("optimizer.layer_decay", self.layer_decay, 0, exclusive=True)
+        if self.layer_decay is not None and self.layer_decay > 1:
+            raise ConfigError(
+                f"optimizer.layer_decay={self.layer_decay} is out of range.", "Give a number of at most 1, such as 0.8."
+            )
 
 
 @dataclass
@@ -139,6 +148,47 @@ class CosineConfig(ScheduleConfig):
 
 
 @dataclass
+class PlateauConfig(ScheduleConfig):
+    """The rate falls when a metric of the epochs has not got better for a while.
+
+    Args:
+        metric: Such as `val_loss`.
+        factor: What the rate is multiplied by.
+        patience: Epochs without a better value after which it is, counted anew each time.
+        min_delta: By how much a value must be better.
+        min_factor: The lowest rate, as a factor of `optimizer.learning_rate`.
+        mode: `min` or `max`: whether low or high values are good; `auto` goes by the name.
+    """
+
+    name: str = "plateau"
+    metric: str = "val_loss"
+    factor: float = 0.5
+    patience: int = 2
+    min_delta: float = 0.0
+    min_factor: float = 0.001
+    mode: str = "auto"
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if not 0 < self.factor < 1:
+            raise ConfigError(f"schedule.factor={self.factor} is out of range.", "Give a number between 0 and 1: 0.5.")
+        at_least("schedule.patience", self.patience, 1)
+        at_least("schedule.min_delta", self.min_delta, 0)
+        between("schedule.min_factor", self.min_factor, 0, 1)
+        one_of("schedule.mode", self.mode, ("auto", "min", "max"))
+
+
+SCHEDULES: dict[str, type[ScheduleConfig]] = {
+    "constant": ScheduleConfig,
+    "ramp": RampConfig,
+    "step": StepConfig,
+    "cosine": CosineConfig,
+    "plateau": PlateauConfig,
+}
+"""The choices of the group."""
+
+
+@dataclass
 class PrecisionConfig:
     """The Keras dtype policy; the head's output stays float32 under each of them."""
 
@@ -157,6 +207,21 @@ class EMAConfig:
     def __post_init__(self) -> None:
         if self.decay is not None and not 0 < self.decay < 1:
             raise ConfigError(f"ema.decay={self.decay} is out of range.", "Give a number between 0 and 1: 0.999.")
+
+
+@dataclass
+class SWAConfig:
+    """Stochastic weight averaging: the plain mean of the weights after each of the last epochs (Izmailov et al. 2018,
+    arXiv:1803.05407). The mean is validated, and it is the saved model where it is the best.
+
+    Args:
+        epochs: How many of the last epochs count; None for none.
+    """
+
+    epochs: int | None = None
+
+    def __post_init__(self) -> None:
+        at_least("swa.epochs", self.epochs, 2)
 
 
 @dataclass

@@ -4,7 +4,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from manyfit.errors import ConfigError
-from manyfit.schema.checks import AUTO, absolute, at_least, is_count, one_of
+from manyfit.schema.checks import AUTO, absolute, at_least, check_trainable, one_of
 
 
 @dataclass
@@ -53,7 +53,7 @@ class BackboneConfig(ModelConfig):
 
     Args:
         weights: `imagenet`, `none`, or the path of a weights file.
-        trainable: `none` (frozen), `all`, or N, the last N layers of the backbone.
+        trainable: `none` (frozen), `all`, `last:N` (or N), its last N layers, or patterns of layer names.
     """
 
     image_size: int | None = 224
@@ -67,11 +67,7 @@ class BackboneConfig(ModelConfig):
             self.weights = absolute(self.weights)
         if self.trainable is None:
             self.trainable = "none"
-        if self.trainable not in ("none", "all") and not is_count(self.trainable):
-            raise ConfigError(
-                f"model.trainable={self.trainable} is not possible.",
-                "Give 'none', 'all', or a whole number N >= 1 for the last N layers.",
-            )
+        check_trainable("model.trainable", self.trainable)
 
 
 @dataclass
@@ -87,10 +83,23 @@ class MobileNetV2Config(BackboneConfig):
 
 @dataclass
 class ApplicationConfig(BackboneConfig):
-    """Any backbone of keras.applications, by its name there, with its own preprocessing."""
+    """Any backbone of keras.applications, by its name there, with its own preprocessing.
+
+    Args:
+        stochastic_depth: How often the last residual path is left out in training, the others less; None for the
+            backbone's own rate (EfficientNet 0.2, ConvNeXt 0).
+    """
 
     builder: str = "application"
     name: str = "EfficientNetV2B0"
+    stochastic_depth: float | None = None
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.stochastic_depth is not None and not 0 <= self.stochastic_depth < 1:
+            raise ConfigError(
+                f"model.stochastic_depth={self.stochastic_depth} is out of range.", "Give a share in [0, 1): 0.2."
+            )
 
 
 @dataclass
