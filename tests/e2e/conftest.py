@@ -107,6 +107,30 @@ def draw(folder: Path, num_files: int, grey: int) -> None:
         Image.fromarray(levels).save(folder / f"{index}.jpg")
 
 
+@pytest.fixture
+def two_hosts():
+    """Two hosts with a network between them, as network namespaces: their names and addresses."""
+    names = [f"manyfit{os.getpid()}{letter}" for letter in "ab"]
+    addresses = ["10.77.31.1", "10.77.31.2"]
+    words = [f"link add v{names[0]} netns {names[0]} type veth peer name v{names[1]} netns {names[1]}"]
+    for name, address in zip(names, addresses, strict=True):
+        words += [f"-n {name} addr add {address}/24 dev v{name}", f"-n {name} link set lo up"]
+        words += [f"-n {name} link set v{name} up"]
+    made = []
+    try:
+        for name in names:
+            subprocess.run(["ip", "netns", "add", name], check=True, capture_output=True, text=True)
+            made.append(name)
+        for line in words:
+            subprocess.run(["ip", *line.split()], check=True, capture_output=True, text=True)
+        yield dict(zip(names, addresses, strict=True))
+    except (OSError, subprocess.CalledProcessError) as error:
+        pytest.skip(f"no network namespaces here: {getattr(error, 'stderr', None) or error}")
+    finally:
+        for name in made:
+            subprocess.run(["ip", "netns", "del", name], check=False)
+
+
 @pytest.fixture(scope="session")
 def draw_pictures():
     """`draw_pictures(folder, num_files, grey)` makes a folder of small pictures."""

@@ -1,8 +1,11 @@
 """One run of several workers: the numbers of one process, and what happens when a worker fails."""
 
 import json
+import os
 import re
 import signal
+import subprocess
+import sys
 import time
 from pathlib import Path
 
@@ -10,6 +13,7 @@ import numpy as np
 import pytest
 
 from manyfit import checkpoint
+from manyfit.command import repository_root
 from manyfit.record import RunRecord
 
 pytestmark = pytest.mark.slow
@@ -166,6 +170,51 @@ def test_workers_evaluate_and_predict_what_one_process_does(runner, alone, draw_
     one, three = ((tmp_path / f"{name}.csv").read_text().splitlines() for name in ("one", "three"))
     assert len(one) == 37 and [row.split(",")[:2] for row in one] == [row.split(",")[:2] for row in three]
     assert (tmp_path / "three.unreadable.csv").read_text() == (tmp_path / "one.unreadable.csv").read_text()
+
+
+def on_hosts(hosts: dict[str, str], folder: Path, *overrides: object) -> list[subprocess.Popen]:
+    """A run of one worker a host; forks will not do, since gRPC's threads stay in the network that they began in."""
+    addresses = [f"{address}:2222" for address in hosts.values()]
+    started = []
+    for rank, name in enumerate(hosts):
+        cluster = {"cluster": {"worker": addresses}, "task": {"type": "worker", "index": rank}}
+        words = ["ip", "netns", "exec", name, sys.executable, str(repository_root() / "src" / "train.py")]
+        words += ["strategy=multi_worker", *map(str, overrides), f"hydra.run.dir={folder}"]
+        environment = {**os.environ, "TF_CONFIG": json.dumps(cluster)}
+        with (folder.parent / f"{rank}.txt").open("w") as log:
+            started.append(subprocess.Popen(words, env=environment, stdout=log, stderr=log, cwd=folder.parent))
+    return started
+
+
+def ends(started: list[subprocess.Popen], seconds: float = 120) -> list[int]:
+    """Their exit codes; none of them is left."""
+    try:
+        return [process.wait(seconds) for process in started]
+    finally:
+        for process in started:
+            process.kill()
+            process.wait()
+
+
+def test_two_hosts_with_addresses_of_their_own_and_the_same_port_past_a_dead_proxy(alone, two_hosts, tmp_path):
+    assert os.environ["http_proxy"]  # which gRPC would take, as it does in many a data centre
+    codes = ends(on_hosts(two_hosts, tmp_path / "run", *SMALL))
+    assert codes == [0, 0], (tmp_path / "0.txt").read_text()
+    assert_same_fit(tmp_path / "run", alone)
+    assert RunRecord.load(tmp_path / "run").data["strategy"]["workers"] == ["10.77.31.1:2222", "10.77.31.2:2222"]
+
+
+def test_a_network_that_is_cut_ends_both_sides_with_the_name_of_the_other(two_hosts, tmp_path):
+    long = [word for word in SMALL if not word.startswith("epochs")] + ["epochs=2000", "strategy.lost_after_seconds=4"]
+    started = on_hosts(two_hosts, tmp_path / "run", *long)
+    until = time.monotonic() + 90
+    while not (tmp_path / "run" / "epochs.jsonl").exists() and time.monotonic() < until:
+        time.sleep(0.2)
+    name = next(iter(two_hosts))
+    subprocess.run(["ip", "-n", name, "link", "set", f"v{name}", "down"], check=True)
+    assert ends(started) == [75, 75]
+    for rank, other in ((0, "rank 1 (10.77.31.2:2222)"), (1, "rank 0 (10.77.31.1:2222)")):
+        assert f"{other} is lost" in (tmp_path / f"{rank}.txt").read_text()
 
 
 def json_in(output: str) -> dict:
