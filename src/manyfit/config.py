@@ -196,6 +196,12 @@ class RunConfig:
                 "TensorFlow cannot compile a step whose variables live on several devices.",
                 "Set jit_compile=false, or strategy.replicas=1.",
             )
+        if isinstance(self.strategy, MultiWorkerConfig) and not self.model.sync_batch_norm:
+            raise ConfigError(
+                "model.sync_batch_norm=false gives each worker of strategy=multi_worker batch-norm statistics of its "
+                "own, of which a model can keep one.",
+                "Leave it out: statistics over all workers cost one small sum a layer.",
+            )
 
     def _settle_phases(self) -> None:
         """Check the phases, and let their epochs be the run's."""

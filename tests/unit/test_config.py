@@ -110,6 +110,7 @@ def test_a_file_of_something_else_is_refused():
         (["batch.global_batch_size=8", "batch.per_replica_batch_size=8"], "both given", "exactly one"),
         (["schedule=step", "schedule.boundaries=[7,3]"], "do not fit together", "rising"),
         (["jit_compile=true", "strategy.replicas=2"], "jit_compile=true does not work", "jit_compile=false"),
+        (["strategy=multi_worker", "model.sync_batch_norm=false"], "statistics of its own", "Leave it out"),
         (["tracker.system_metrics_seconds=0"], "is out of range", ">= 0.1"),
     ],
 )
