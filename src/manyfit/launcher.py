@@ -72,6 +72,8 @@ def submit(work: Sequence[Callable[[], Any]], launcher: Launcher) -> list[Any]:
     Raises:
         UserError: they are not accepted.
     """
+    # At its import it sets up logging anew for the whole process, which closes the handlers of everybody else.
+    os.environ.setdefault("SUBMITIT_LOG_LEVEL", "NOCONFIG")
     import submitit
     from hydra_plugins.hydra_submitit_launcher.config import BaseQueueConf
     from omegaconf import OmegaConf
