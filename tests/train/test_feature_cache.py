@@ -78,7 +78,9 @@ class Runs:
 
 @pytest.fixture
 def runs(tmp_path, monkeypatch) -> Runs:
-    monkeypatch.setattr(inference, "_suitable", lambda backbone, on_gpu, num_pictures: ("keras",))  # the quickest to make
+    monkeypatch.setattr(
+        inference, "_suitable", lambda backbone, on_gpu, num_pictures: ("keras",)
+    )  # the quickest to make
     return Runs(tmp_path / "arrays")
 
 
