@@ -379,7 +379,9 @@ def test_the_rehearsal_learns_and_says_what_it_is(script, tmp_path):
     assert any("rehearsal backbone" in line for line in lines)
     assert "rehearsal" in json.loads(inspected(folder, "--summary"))["tags"]
     features = record["system"]["seconds"]["features"]
-    assert features == pytest.approx(record["timing"]["prepare_seconds"], abs=1.0)
+    # The phase lasts from the first picture until the training begins, whose model is made meanwhile.
+    prepared = record["timing"]["prepare_seconds"]
+    assert prepared - 0.5 <= features <= prepared + 4.0
 
 
 # --- real pictures, where they are ----------------------------------------------------------------------------------

@@ -92,7 +92,7 @@ def test_a_backbone_all_the_way(name, tmp_path, monkeypatch):
     assert feature_cache.decide("auto", network).use == "disk"
     assert not network.backbone.trainable_variables and network.head.trainable_variables
     if name in LONG_TO_CONVERT:
-        monkeypatch.setattr(inference, "_suitable", lambda backbone, on_gpu: ("keras",))
+        monkeypatch.setattr(inference, "_suitable", lambda backbone, on_gpu, num_pictures: ("keras",))
     told = []
     kept = feature_cache.compute_split(network, data.train, strategy=strategy, on_gpu=False, notify=told.append)
     assert told == []
