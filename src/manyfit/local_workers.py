@@ -20,7 +20,7 @@ from manyfit.errors import EXIT_FINISHED, EXIT_MAY_RETRY, EXIT_TERMINATED
 from manyfit.killed import describe
 from manyfit.local_places import free_ports, gpu_shares
 from manyfit.peers.names import PORT_TAKEN_CODE
-from manyfit.processes import signal_group, start_process
+from manyfit.processes import signal_group, signals_received_by, start_process
 from manyfit.schema.checks import AUTO
 from manyfit.sweep_report import SUPERVISOR
 
@@ -246,18 +246,8 @@ def _received_signals() -> Iterator[collections.deque[int]]:
     def receive(number: int, frame: types.FrameType | None) -> None:
         received.append(number)
 
-    previous: dict[int, Any] = {}
-    try:
-        for number in _SIGNALS:
-            if signal.getsignal(number) is not signal.SIG_IGN:  # nohup means it
-                previous[number] = signal.signal(number, receive)
-    except ValueError:
-        pass  # not the main thread: the signals are somebody else's
-    try:
+    with signals_received_by(receive, _SIGNALS):
         yield received
-    finally:
-        for number, handler in previous.items():
-            signal.signal(number, handler)
 
 
 def _say(text: str) -> None:

@@ -8,7 +8,7 @@ import subprocess
 import sys
 import time
 import types
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import IO, Any
 
@@ -102,17 +102,13 @@ def signal_group(process: subprocess.Popen, number: int) -> None:
 
 
 @contextlib.contextmanager
-def ending_on_signals() -> Iterator[None]:
-    """Inside, signals that ask this process to end raise, so that what it started is ended first."""
-
-    def receive(number: int, frame: types.FrameType | None) -> None:
-        if number == signal.SIGINT:
-            raise KeyboardInterrupt
-        raise SystemExit(128 + number)
-
+def signals_received_by(
+    receive: Callable[[int, types.FrameType | None], Any], numbers: Iterable[int]
+) -> Iterator[None]:
+    """Inside, these signals call `receive`, but for those that are ignored; in another than the main thread, none."""
     previous: dict[int, Any] = {}
     try:
-        for number in _SIGNALS:
+        for number in numbers:
             if signal.getsignal(number) is not signal.SIG_IGN:  # nohup means it
                 previous[number] = signal.signal(number, receive)
     except ValueError:
@@ -122,3 +118,16 @@ def ending_on_signals() -> Iterator[None]:
     finally:
         for number, handler in previous.items():
             signal.signal(number, handler)
+
+
+@contextlib.contextmanager
+def ending_on_signals() -> Iterator[None]:
+    """Inside, signals that ask this process to end raise, so that what it started is ended first."""
+
+    def receive(number: int, frame: types.FrameType | None) -> None:
+        if number == signal.SIGINT:
+            raise KeyboardInterrupt
+        raise SystemExit(128 + number)
+
+    with signals_received_by(receive, _SIGNALS):
+        yield
