@@ -1,6 +1,7 @@
 """The plain script for cats and dogs: frozen MobileNetV2, the recipe of the first write-up in today's Keras.
 
-Sequential map, no cache, Keras' own fit. `python benchmarks/plain_frozen.py PHOTOS WEIGHTS EPOCHS`; prints JSON.
+Sequential map, no cache, Keras' own fit. `python benchmarks/plain_frozen.py PHOTOS WEIGHTS EPOCHS [RATE BATCH]`;
+prints JSON.
 """
 
 import json
@@ -13,10 +14,10 @@ os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
 import keras
 import tensorflow as tf
 
-SIZE, BATCH = 224, 32
+SIZE = 224
 
 
-def examples(root: str, split: str, shuffle: bool) -> tf.data.Dataset:
+def examples(root: str, split: str, batch: int, shuffle: bool) -> tf.data.Dataset:
     paths, labels = [], []
     for label, name in enumerate(("cats", "dogs")):
         folder = os.path.join(root, split, name)
@@ -31,7 +32,7 @@ def examples(root: str, split: str, shuffle: bool) -> tf.data.Dataset:
     dataset = tf.data.Dataset.from_tensor_slices((paths, labels))
     if shuffle:
         dataset = dataset.shuffle(len(paths), seed=0)
-    return dataset.map(load).batch(BATCH).prefetch(1)
+    return dataset.map(load).batch(batch).prefetch(1)
 
 
 class Times(keras.callbacks.Callback):
@@ -47,6 +48,7 @@ seconds: list[float] = []
 
 def main() -> None:
     root, weights, epochs = sys.argv[1], sys.argv[2], int(sys.argv[3])
+    rate, batch = (float(sys.argv[4]), int(sys.argv[5])) if len(sys.argv) > 4 else (1e-3, 32)
     keras.utils.set_random_seed(0)
     base = keras.applications.MobileNetV2(include_top=False, weights=weights, input_shape=(SIZE, SIZE, 3))
     base.trainable = False
@@ -61,11 +63,11 @@ def main() -> None:
     )
     loss = keras.losses.BinaryCrossentropy(from_logits=True)
     accuracy = keras.metrics.BinaryAccuracy(threshold=0.0, name="accuracy")
-    model.compile(keras.optimizers.Adam(1e-3), loss, metrics=[accuracy])
+    model.compile(keras.optimizers.Adam(rate), loss, metrics=[accuracy])
     started = time.perf_counter()
     history = model.fit(
-        examples(root, "train", shuffle=True),
-        validation_data=examples(root, "validation", shuffle=False),
+        examples(root, "train", batch, shuffle=True),
+        validation_data=examples(root, "validation", batch, shuffle=False),
         epochs=epochs,
         verbose=0,
         callbacks=[Times()],

@@ -1,9 +1,9 @@
 """Side by side with plain scripts, in one run, interleaved: `python benchmarks/run.py DATA [--only CASE ...]`.
 
 DATA holds `cats_dogs/`, `weights/` and `mnist/`. Each measurement runs in a process of its own; the contestants of a
-case take turns, `--repeats` times, and the ratio is that of their medians. Results go to `benchmarks/results.json` with
-hardware, versions, commit and date; what was there before is compared with, and a case that lost more than a tenth is
-named.
+case take turns, `--repeats` times, and the ratio is that of their medians. Results go to `benchmarks/results.json`,
+each case with the hardware, versions, commit and date of its measurement; what was there before is compared with, and a
+case that lost more than a tenth is named.
 """
 
 import argparse
@@ -25,6 +25,7 @@ sys.path.insert(0, str(ROOT / "src"))
 from rich.console import Console
 from rich.table import Table
 
+from manyfit.files import write_atomically
 from manyfit.record import environment
 
 WEIGHTS = "mobilenet_v2_weights_tf_dim_ordering_tf_kernels_1.0_224_no_top.h5"
@@ -108,21 +109,44 @@ def frozen(photos: Path, weights: Path, epochs: int) -> dict[str, Callable[[], M
         train()  # whatever is not kept yet
         return train()
 
-    def sweep() -> Measurement:
-        with tempfile.TemporaryDirectory() as empty:
-            points = [(rate, size) for rate in (3e-4, 1e-3, 3e-3, 1e-2) for size in (16, 32, 64)]
-            runs = [
-                train(f"optimizer.learning_rate={rate}", f"batch.global_batch_size={size}", cache=empty)
-                for rate, size in points
-            ]
-        total = {key: sum(run[key] for run in runs) / len(runs) for key in ("seconds", "process_seconds")}
+    return {"plain": plain_script, "ours, cold": cold, "ours, warm": warm}
+
+
+def sweep(photos: Path, weights: Path, epochs: int) -> dict[str, Callable[[], Measurement]]:
+    """Four learning rates times three batch sizes, from the first command to the last number, start-up included."""
+    rates, sizes = (3e-4, 1e-3, 3e-3, 1e-2), (16, 32, 64)
+
+    def plain_scripts() -> Measurement:
+        runs = [plain("plain_frozen.py", photos, weights, epochs, rate, size) for rate in rates for size in sizes]
+        seconds = sum(run["process_seconds"] for run in runs)
         return {
-            **total,
+            "seconds": seconds,
+            "process_seconds": seconds,
             "memory_mb": max(run["memory_mb"] for run in runs),
-            "accuracy": max(r["accuracy"] for r in runs),
+            "accuracy": max(max(run["val_accuracy"]) for run in runs),
         }
 
-    return {"plain": plain_script, "ours, cold": cold, "ours, warm": warm, "ours, a run of a sweep of 12": sweep}
+    def one_command() -> Measurement:
+        with tempfile.TemporaryDirectory() as empty, tempfile.TemporaryDirectory() as folder:
+            _, cost = child(
+                [
+                    "src/train.py", "-m", "tracker=none", "strategy.device=cpu", f"data.root={photos}",
+                    f"model.weights={weights}", f"epochs={epochs}", f"hydra.sweep.dir={folder}/sweep",
+                    f"optimizer.learning_rate={','.join(map(str, rates))}",
+                    f"batch.global_batch_size={','.join(map(str, sizes))}",
+                ],
+                empty,
+            )  # fmt: skip
+            records = [json.loads(path.read_text()) for path in Path(folder).glob("sweep/*/record.json")]
+        if len(records) != len(rates) * len(sizes):
+            raise SystemExit(f"The sweep left {len(records)} records; expected {len(rates) * len(sizes)}.")
+        return {
+            **cost,
+            "seconds": cost["process_seconds"],
+            "accuracy": max(record["best"]["val_accuracy"] for record in records),
+        }
+
+    return {"plain": plain_scripts, "ours": one_command}
 
 
 def plain_head(how: str) -> Measurement:
@@ -224,6 +248,7 @@ def cases(data: Path, epochs: int) -> dict[str, dict[str, Callable[[], Measureme
             "hand-written loop": lambda: plain_head("loop"),
         },
         "frozen": frozen(photos, weights, epochs),
+        "sweep of 12": sweep(photos, weights, epochs=3),
     }
 
 
@@ -264,6 +289,16 @@ def show(results: dict[str, dict[str, Measurement]], before: dict) -> Table:
     return table
 
 
+def facts(arguments: argparse.Namespace) -> dict:
+    """With what, when and of which commit a case was measured."""
+    known = environment()
+    known["command"] = known["command"].replace(str(arguments.data), "DATA")
+    load = os.getloadavg()[2]  # of the last 15 minutes; the measurement's own included
+    return known | {
+        "date": datetime.now(UTC).isoformat(timespec="seconds"), "repeats": arguments.repeats, "load_average": load
+    }  # fmt: skip
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("data", type=Path)
@@ -272,18 +307,18 @@ def main() -> None:
     parser.add_argument("--epochs", type=int, default=10, help="epochs of the frozen cases")
     parser.add_argument("--save", action="store_true", help="write results.json")
     arguments = parser.parse_args()
-    saved = json.loads(RESULTS.read_text()) if RESULTS.exists() else {"cases": {}}
+    saved = json.loads(RESULTS.read_text()) if RESULTS.exists() else {}
+    before = {name: case["contestants"] for name, case in saved.items()}
     results, screen = {}, Console(width=140)
     for name, contestants in cases(arguments.data.resolve(), arguments.epochs).items():
         if arguments.only and not any(word in name for word in arguments.only):
             continue
         results[name] = measure(contestants, arguments.repeats)
-        screen.print(show({name: results[name]}, saved["cases"]))
-    screen.print(show(results, saved["cases"]))
-    if arguments.save:
-        facts = environment() | {"date": datetime.now(UTC).isoformat(timespec="seconds"), "repeats": arguments.repeats}
-        facts["command"] = facts["command"].replace(str(arguments.data), "DATA")
-        RESULTS.write_text(json.dumps(facts | {"cases": saved["cases"] | results}, indent=1) + "\n")
+        screen.print(show({name: results[name]}, before))
+        if arguments.save:  # after every case: a run that is cut keeps what it has measured
+            saved[name] = {"contestants": results[name], "measured": facts(arguments)}
+            write_atomically(RESULTS, json.dumps(saved, indent=1) + "\n")
+    screen.print(show(results, before))
 
 
 if __name__ == "__main__":
