@@ -20,7 +20,7 @@ from manyfit.errors import EXIT_FINISHED, EXIT_MAY_RETRY, EXIT_TERMINATED
 from manyfit.killed import describe
 from manyfit.local_places import free_ports, gpu_shares
 from manyfit.peers.names import PORT_TAKEN_CODE
-from manyfit.processes import signal_group, signals_received_by, start_process
+from manyfit.processes import END_SIGNALS, signal_group, signals_received_by, start_process
 from manyfit.schema.checks import AUTO
 from manyfit.sweep_report import SUPERVISOR
 
@@ -36,7 +36,7 @@ _GRPC_FAILED = "Could not start gRPC server"
 _MOST_LINES = 200
 _POLL_SECONDS = 0.05
 _KILL = getattr(signal, "SIGKILL", signal.SIGTERM)
-_SIGNALS = tuple(getattr(signal, name) for name in ("SIGINT", "SIGTERM", "SIGHUP", "SIGUSR1") if hasattr(signal, name))
+_SIGNALS = (*END_SIGNALS, *(getattr(signal, name) for name in ("SIGUSR1",) if hasattr(signal, name)))
 
 
 def run(

@@ -16,7 +16,8 @@ GRACE_SECONDS = 30.0
 """How long a process that is told to end may save what it has."""
 
 _POLL_SECONDS = 0.05
-_SIGNALS = tuple(getattr(signal, name) for name in ("SIGINT", "SIGTERM", "SIGHUP") if hasattr(signal, name))
+END_SIGNALS = tuple(getattr(signal, name) for name in ("SIGINT", "SIGTERM", "SIGHUP") if hasattr(signal, name))
+"""What asks a process to end."""
 
 _LAUNCHER = """
 import ctypes, os, sys
@@ -129,5 +130,5 @@ def ending_on_signals() -> Iterator[None]:
             raise KeyboardInterrupt
         raise SystemExit(128 + number)
 
-    with signals_received_by(receive, _SIGNALS):
+    with signals_received_by(receive, END_SIGNALS):
         yield

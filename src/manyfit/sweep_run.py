@@ -7,7 +7,6 @@ the agent is gone, and where the training was killed it closes the record and en
 
 import os
 import re
-import signal
 import subprocess
 import sys
 import threading
@@ -23,7 +22,7 @@ from hydra.core.hydra_config import HydraConfig
 from manyfit.config import RunConfig
 from manyfit.errors import UserError
 from manyfit.killed import close_record, describe
-from manyfit.processes import end_processes, signal_group, start_process
+from manyfit.processes import END_SIGNALS, end_processes, signal_group, signals_received_by, start_process
 from manyfit.record import RunRecord
 from manyfit.study import override
 from manyfit.sweep_arguments import agent_parameters, check_arrived
@@ -34,7 +33,6 @@ GRACE_SECONDS = 120.0
 
 _POLL_SECONDS = 0.25
 _PARENT = os.getppid()
-_SIGNALS = tuple(getattr(signal, name) for name in ("SIGINT", "SIGTERM", "SIGHUP") if hasattr(signal, name))
 
 
 def arrived(config: RunConfig) -> None:
@@ -149,9 +147,5 @@ def _passing_signals_on() -> Iterator[Callable[[subprocess.Popen], None]]:
         for number in early:
             signal_group(process, number)
 
-    previous = {number: signal.signal(number, receive) for number in _SIGNALS}
-    try:
+    with signals_received_by(receive, END_SIGNALS):
         yield started
-    finally:
-        for number, handler in previous.items():
-            signal.signal(number, handler)

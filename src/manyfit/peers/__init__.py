@@ -41,7 +41,6 @@ class Peers:
         self.cluster = cluster
         self._links = links
         self._calls = 0
-        self._told: list[tuple[int, str, Any]] = []
         self._ended: set[int] = set()
         self.rank = cluster.rank if cluster else 0
         self.num_workers = cluster.num_workers if cluster else 1
@@ -72,21 +71,6 @@ class Peers:
         found = differences([self.name(rank) for rank in range(self.num_workers)], self.gather(name, facts))
         if found:
             raise ConfigError(found, remedy or "Start every worker with the same command, code and data.")
-
-    def tell_chief(self, name: str, value: Any = None) -> None:
-        """Tell rank 0 something that it did not ask for, without waiting; also in a signal handler."""
-        if self.is_chief or self._links is None:
-            self._told.append((self.rank, name, json.loads(encoded(value))))
-        else:
-            self._links.send({"tell": name, "value": value}, 0)
-
-    def told(self) -> list[tuple[int, str, Any]]:
-        """What the ranks have told rank 0 since the last call: (rank, name, value)."""
-        told = []
-        for source in (self._told, self._links.told if self._links else []):
-            while source:
-                told.append(source.pop(0) if isinstance(source, list) else source.popleft())
-        return told
 
     def watch(self, on_lost: Callable[[str], Any]) -> None:
         """Have `on_lost(message)` called, once and in another thread, when a rank is lost or ends with an error.

@@ -33,7 +33,7 @@ _LINGER_SECONDS = 1.0
 class Links:
     """The connections of one process: rank 0 has one to every other rank, the others have one to rank 0.
 
-    Nothing here waits for a peer but `next`. `send` may be called in a signal handler.
+    Nothing here waits for a peer but `next`.
 
     Args:
         connections: Accepted and greeted.
@@ -42,7 +42,6 @@ class Links:
 
     Attributes:
         fault: Why the processes cannot go on together; None while they can.
-        told: What other ranks told rank 0: (rank, name, value).
     """
 
     def __init__(
@@ -54,7 +53,6 @@ class Links:
         leave: Callable[[int], Any] = os._exit,
     ):
         self.fault: Fault | None = None
-        self.told: deque[tuple[int, str, Any]] = deque()
         self._on_lost: Callable[[str], Any] = say
         self._has_started = False
         self._cluster = cluster
@@ -216,8 +214,6 @@ class Links:
                 connection.has_started = bool(has_started)
             case {"call": _} | {"reply": _}:
                 self._inbox.put((rank, message))
-            case {"tell": str(what), "value": value}:
-                self.told.append((rank, what, value))
             case {"goodbye": {"error": str(error), "exit_code": int(code)}}:
                 connection.said_goodbye = True
                 self._found(Fault(f"{name} has ended with an error: {error}", code), rank)
