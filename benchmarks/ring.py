@@ -51,12 +51,12 @@ CHECKED = (3, SIZES[2])
 LABEL = "LOOPBACK: all workers are processes of this machine, share its cores, and no network was passed."
 
 
-def run_point(num_workers: int, parameters: int, rows: int, rounds: int) -> dict:
+def run_point(num_workers: int, parameters: int, rows: int, rounds: int, variables: int) -> dict:
     """One point, measured once, in processes of its own."""
     with tempfile.TemporaryDirectory() as folder:
         result = Path(folder) / "result.json"
         worker = str(ROOT / "benchmarks" / "ring_worker.py")
-        words = [worker, str(result), str(parameters), str(rows), str(rounds)]
+        words = [worker, str(result), *map(str, (parameters, rows, rounds, variables))]
         environ = {name: value for name, value in os.environ.items() if name != "TF_CONFIG"}
         code = local_workers.run(num_workers, words, environ, device="cpu")
         if code:
@@ -64,13 +64,15 @@ def run_point(num_workers: int, parameters: int, rows: int, rounds: int) -> dict
         return json.loads(result.read_text())
 
 
-def measure(points: list[tuple[int, int]], rows: int, rounds: int, repeats: int, screen: Console) -> list[dict]:
+def measure(
+    points: list[tuple[int, int]], rows: int, rounds: int, variables: int, repeats: int, screen: Console
+) -> list[dict]:
     """Every point, the points taking turns: medians over all rounds of all repeats."""
     found: dict[tuple[int, int], list[dict]] = {point: [] for point in points}
     for repeat in range(1, repeats + 1):
         for workers, parameters in points if repeat % 2 else points[::-1]:
             screen.print(f"[{repeat}/{repeats}] {workers} workers, {parameters:,} parameters ...", highlight=False)
-            found[workers, parameters].append(run_point(workers, parameters, rows, rounds))
+            found[workers, parameters].append(run_point(workers, parameters, rows, rounds, variables))
     return [summary(runs) for runs in found.values()]
 
 
@@ -183,6 +185,7 @@ def main() -> None:
     parser.add_argument("--sizes", type=float, nargs="+", default=SIZES, help="numbers of parameters")
     parser.add_argument("--rows", type=int, default=2, help="examples of a worker and step")
     parser.add_argument("--rounds", type=int, default=7, help="measurements of a point each time it is started")
+    parser.add_argument("--variables", type=int, default=16, help="into which the parameters are divided")
     parser.add_argument("--repeats", type=int, default=2, help="how often each point is started")
     parser.add_argument("--save", action="store_true", help="write benchmarks/ring.json")
     parser.add_argument("--saved", action="store_true", help="measure nothing: what benchmarks/ring.json holds")
@@ -205,7 +208,7 @@ def main() -> None:
         if tuple(asked.workers) == WORKERS and tuple(asked.sizes) == SIZES:
             points.append(CHECKED)
         load = [os.getloadavg()[0]]
-        measured = measure(points, asked.rows, asked.rounds, asked.repeats, screen)
+        measured = measure(points, asked.rows, asked.rounds, asked.variables, asked.repeats, screen)
         facts = environment() | {"date": datetime.now(UTC).isoformat(timespec="seconds"), "measured_on": LABEL}
         load.append(os.getloadavg()[0])  # this benchmark's own processes are in this one
         result = facts | {"load_average": load, "points": measured, "model": modelled(measured)}

@@ -1,6 +1,7 @@
 """One worker of `benchmarks/ring.py`: times the project's own step on a dense model, with its reductions and without.
 
-`ring_worker.py RESULT PARAMETERS ROWS ROUNDS`, started as `manyfit.local_workers` starts workers. Rank 0 writes RESULT.
+`ring_worker.py RESULT PARAMETERS ROWS ROUNDS VARIABLES`, started as `manyfit.local_workers` starts workers. Rank 0
+writes RESULT.
 """
 
 import json
@@ -17,15 +18,15 @@ from manyfit.peers import Peers, assemble
 from manyfit.quiet import quiet_tensorflow
 from manyfit.schema.place import MultiWorkerConfig
 
-FEATURES, BLOCKS = 1024, 16
-"""Inputs, and parts of the weights: a network has many variables, which are summed in pieces of some."""
+FEATURES = 1024
+"""Inputs of each variable."""
 ROUND_SECONDS = 0.25
 """About what a round of one kind of step takes; each round runs all kinds, so that what drifts meets them alike."""
 
 WITH, WITHOUT, MEETING = "with", "without", "meeting"
 
 
-def measure(peers: Peers, config: MultiWorkerConfig, parameters: int, rows: int, rounds: int) -> dict:
+def measure(peers: Peers, config: MultiWorkerConfig, parameters: int, rows: int, rounds: int, variables: int) -> dict:
     """Seconds a step of each kind, round by round, and the bytes that the loopback device sent meanwhile."""
     import keras
     import psutil
@@ -35,11 +36,11 @@ def measure(peers: Peers, config: MultiWorkerConfig, parameters: int, rows: int,
     from manyfit.replicated import ReplicatedModel
 
     place = strategy.make(config, cluster=peers.cluster)
-    units = max(1, round(parameters / FEATURES / BLOCKS))
+    units = max(1, round(parameters / FEATURES / variables))
     with place.strategy.scope():
         inputs = keras.Input((FEATURES,))
-        parts = [keras.layers.Dense(units, use_bias=False)(inputs) for _ in range(BLOCKS)]
-        network = keras.Model(inputs, keras.layers.Concatenate()(parts))
+        parts = [keras.layers.Dense(units, use_bias=False)(inputs) for _ in range(variables)]
+        network = keras.Model(inputs, keras.layers.Concatenate()(parts) if variables > 1 else parts[0])
         model = ReplicatedModel(network)
         model.peers = peers
         loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
@@ -75,7 +76,8 @@ def measure(peers: Peers, config: MultiWorkerConfig, parameters: int, rows: int,
                 sent.append((psutil.net_io_counters(pernic=True)["lo"].bytes_sent - before) / steps[name])
     return {
         "workers": peers.num_workers,
-        "parameters": FEATURES * BLOCKS * units,
+        "parameters": FEATURES * variables * units,
+        "variables": variables,
         "rows": rows,
         "steps": steps,
         "seconds": seconds,
@@ -84,14 +86,14 @@ def measure(peers: Peers, config: MultiWorkerConfig, parameters: int, rows: int,
 
 
 def main() -> None:
-    target, parameters, rows, rounds = Path(sys.argv[1]), *map(int, sys.argv[2:5])
+    target, parameters, rows, rounds, variables = Path(sys.argv[1]), *map(int, sys.argv[2:6])
     config = MultiWorkerConfig(device="cpu", communication="ring")
     cluster = resolve(config)
     assert cluster is not None
     with assemble(cluster, seconds=120, facts={}) as peers:
         with quiet_tensorflow(False):
             import tensorflow  # noqa: F401
-        found = measure(peers, config, parameters, rows, rounds)
+        found = measure(peers, config, parameters, rows, rounds, variables)
         peers.broadcast("measured", True)
     if cluster.rank == 0:
         target.write_text(json.dumps(found))

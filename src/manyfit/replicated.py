@@ -26,8 +26,7 @@ from manyfit.errors import ConfigError
 from manyfit.fused_updates import fuse
 from manyfit.peers import alone
 from manyfit.precision import LossScale
-
-SUM = tf.distribute.ReduceOp.SUM
+from manyfit.summing import SUM, sums
 
 
 class ReplicatedModel(EpochLoop):
@@ -201,12 +200,12 @@ class ReplicatedModel(EpochLoop):
             gradients, loss = self._micro_gradients(rows, num_real, num_shares, loss_scale)
         else:
             gradients, loss = self._accumulate(rows, num_real, num_shares, loss_scale)
-        *gradients, loss = replica.all_reduce(SUM, [*gradients, loss])
+        *gradients, loss = sums(replica, [*gradients, loss])
         if self._loss_scale.dynamic:
             gradients = [gradient / tf.cast(loss_scale, gradient.dtype) for gradient in gradients]
         # A sum is finite where all its terms are, and takes one pass over the gradient instead of two.
-        sums = [tf.reduce_sum(tf.cast(gradient, tf.float32)) for gradient in gradients]
-        return gradients, loss, tf.reduce_all(tf.math.is_finite(tf.stack(sums)))
+        totals = [tf.reduce_sum(tf.cast(gradient, tf.float32)) for gradient in gradients]
+        return gradients, loss, tf.reduce_all(tf.math.is_finite(tf.stack(totals)))
 
     def _accumulate(self, rows, num_real, num_shares, loss_scale):
         # Unrolled: batch norm updates its statistics on all replicas at once, which a loop inside one may not enclose.
