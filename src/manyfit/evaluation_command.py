@@ -41,6 +41,8 @@ def run_command(arguments: Namespace, console: Console, peers: Peers | None = No
         print(to_json({"runs": told, "pairs": [pair.as_dict() for pair in pairs], "reasons": reasons}))
     else:
         console.print(*(evaluation_tables(told[0]) if len(told) == 1 else several_tables(told, pairs, reasons)))
+        for note in _other_losses(runs):
+            console.print(note, whole_lines=True)
     if arguments.html is None:
         return
     page = evaluation_page(
@@ -48,11 +50,21 @@ def run_command(arguments: Namespace, console: Console, peers: Peers | None = No
         pairs,
         reasons,
         subtitle=f"Made {datetime.now(UTC).strftime('%Y-%m-%d %H:%M UTC')}, seed of the intervals {arguments.seed}",
-        notes=_notes(runs),
+        notes=[*_notes(runs), *_other_losses(runs)],
     )
     page.write(arguments.html)
     if not arguments.json:
         console.print(str(arguments.html), whole_lines=True)
+
+
+def _other_losses(runs: list[TrainedRun]) -> list[str]:
+    """Of runs that trained on another loss: the evaluation has one that all runs can be compared by."""
+    said = "the loss here is the plain cross-entropy, so that it can be compared."
+    return [
+        f"{run.name} was trained and validated with {run.config.loss.words()}; {said}"
+        for run in runs
+        if run.config.loss.is_adjusted
+    ]
 
 
 def _notes(runs: list[TrainedRun]) -> list[str]:

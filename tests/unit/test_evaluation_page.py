@@ -3,10 +3,12 @@
 import numpy as np
 import pytest
 
+from manyfit.evaluation_command import _other_losses
 from manyfit.report.classification import Scored, confusions, per_class, words_told
 from manyfit.report.evaluation import calibration_in_words, evaluation_tables, several_tables
 from manyfit.report.evaluation_page import evaluation_page
 from manyfit.report.evaluation_pairs import pairs_of
+from manyfit.trained_run import TrainedRun
 
 
 class Told:
@@ -112,7 +114,17 @@ def test_runs_without_a_mistake_and_without_calibration():
 @pytest.mark.parametrize(("sharpness", "said"), [(0.0, "too sure"), (1.0, "as sure as it is right")])
 def test_calibration_in_words(sharpness, said):
     told = Told("run", sharpness=sharpness, count=6000, num_classes=2).as_dict()
-    if said == "too sure":
-        assert f"On average the model is {said}" in calibration_in_words(told)
-    else:  # equal spread of both classes: the score is the log odds itself
-        assert f"On average the model is {said}" in calibration_in_words(told)
+    # Of the second both classes are spread alike: the score is the log odds itself.
+    assert f"On average the model is {said}" in calibration_in_words(told)
+
+
+def test_a_run_that_trained_on_another_loss_is_told(made_runs, tmp_path):
+    folders = [
+        made_runs.make_run(tmp_path / "smooth", config={"loss__label_smoothing": 0.1, "loss__focal_gamma": 2.0}),
+        made_runs.make_run(tmp_path / "plain"),
+    ]
+    for folder in folders:
+        (folder / "model.keras").touch()
+    (note,) = _other_losses([TrainedRun.load(folder) for folder in folders])
+    assert note.startswith("smooth was trained and validated with loss.label_smoothing=0.1 loss.focal_gamma=2; ")
+    assert "plain cross-entropy" in note

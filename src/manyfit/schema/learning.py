@@ -266,3 +266,12 @@ class LossConfig:
     def is_adjusted(self) -> bool:
         """Whether it is not the plain cross-entropy."""
         return bool(self.label_smoothing or self.focal_gamma)
+
+    def words(self) -> str:
+        """What it is changed by, as it is asked for.
+
+        >>> LossConfig(focal_gamma=2.0).words()
+        'loss.focal_gamma=2'
+        """
+        changes = {"label_smoothing": self.label_smoothing, "focal_gamma": self.focal_gamma}
+        return " ".join(f"loss.{name}={value:g}" for name, value in changes.items() if value)
