@@ -41,6 +41,7 @@ def make_run(
     probe=0.0,
     elapsed=True,
     samples=None,
+    worker_samples=(),
     config=None,
     **sections,
 ):
@@ -109,11 +110,18 @@ def make_run(
     written = settings(**{"epochs": asked_epochs or epochs, **changes})
     (folder / "config.yaml").write_text(yaml.safe_dump(written, sort_keys=False))
     if samples is not None:
-        (folder / "system.jsonl").write_text("".join(json.dumps(sample) + "\n" for sample in samples))
+        write_samples(folder, samples)
+    for rank, own in enumerate(worker_samples, start=1):
+        write_samples(folder / "workers" / f"rank-{rank}", own)
     return folder
 
 
-def make_samples(seconds, *, gpus=1, interval=1.0, utilization=80.0):
+def write_samples(folder, samples):
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / "system.jsonl").write_text("".join(json.dumps(sample) + "\n" for sample in samples))
+
+
+def make_samples(seconds, *, gpus=1, interval=1.0, utilization=80.0, node="box"):
     """Samples of a run that starts for 10 s, then trains 8 s and validates 2 s in turn."""
     made = []
     for index in range(int(seconds / interval) + 1):
@@ -130,7 +138,7 @@ def make_samples(seconds, *, gpus=1, interval=1.0, utilization=80.0):
             {
                 "elapsed_seconds": second,
                 "time": 1.7e9 + second,
-                "node": "box",
+                "node": node,
                 "phase": phase,
                 "cpu_percent": 50.0,
                 "process_cpu_percent": 300.0,

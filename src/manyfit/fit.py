@@ -1,27 +1,21 @@
 """One run, from the checked configuration to its record: the order of the steps, and nothing else."""
 
 import contextlib
-import dataclasses
 from collections.abc import Iterator
 from pathlib import Path
 
-import keras
-
-from manyfit import assembly, models, ranks, run_record, strategy
-from manyfit import data as data_sets
-from manyfit.callbacks.profiler import steps_to_trace
+from manyfit import ranks, run_record
 from manyfit.callbacks.stop import StopOnSignal
-from manyfit.config import BatchConfig, RunConfig
+from manyfit.checkpoint import Checkpoint
+from manyfit.config import RunConfig
 from manyfit.console import Console
-from manyfit.notices import check_devices, notices_of
 from manyfit.peers import Peers, alone
+from manyfit.preparation import Preparation, prepare
 from manyfit.record import RunRecord, check_unused, make_run_folder
 from manyfit.resume import one_process
-from manyfit.schema import metrics
-from manyfit.stages import Stages
-from manyfit.system import gpus as system_gpus
 from manyfit.system.gpus import Gpus
 from manyfit.system.sampler import Sampler
+from manyfit.system.statistics import ENERGIES, energy_of_all
 from manyfit.tracker import Notify, NullTracker, Tracker
 from manyfit.tracking import tracked
 from manyfit.training import LOG_NAME, Session
@@ -54,99 +48,77 @@ def run(
         folder = Path(str(config.resume.folder))
     elif folder is not None and peers.is_chief:
         check_unused(folder)
-    asked = config
     lost = OnLost(console, peers)
     peers.watch(lost)
-    place = strategy.make(config.strategy, jit_compile=config.jit_compile, cluster=peers.cluster)
-    check_devices(config, place)
-    gpus = system_gpus.choose(config.tracker, place.gpu_numbers)
-    keras.utils.set_random_seed(config.seed)
-    keras.config.set_dtype_policy(config.precision.name)
-    with ranks.chief_first(peers, "data"):
-        data = data_sets.load(config.data)
-    metrics.check_classes(config.metrics, len(data.class_names))
-    if goes_on:
-        config, search = with_batches_of(folder, config), None
-    else:
-        config, search = assembly.with_batch_size(config, data, place, console, peers)
-        asked = config
-    plan = assembly.plan_batches(config, data, place)
-    steps_to_trace(config.profile, plan.steps_per_epoch, config.epochs)
-    peers.agree("data and batches", ranks.common_facts(data.fingerprint, plan))
-    with place.strategy.scope():
-        network = models.build(config.model, data)
-    stages = Stages(config, plan, network, data, place.strategy)
-    stages.model.peers = peers
-    name = f"{config.data.name}_{config.model.name}_{config.strategy.name}-x{place.num_replicas}"
-    facts = run_record.facts_of(config, place, data, plan, network)
-    facts["model"] |= stages.facts()
-    where = folder
-    folder = ranks.run_folder(peers, lambda: where if goes_on and where else make_run_folder(where, outputs, name))
+    parts = prepare(config, console, peers)
+    folder = _run_folder(folder, parts.name, outputs, peers, goes_on=goes_on)
     with one_process(folder) if peers.is_chief else contextlib.nullcontext():
-
-        def open_record() -> ranks.Opened:
-            if goes_on:
-                return run_record.go_on(folder, asked, facts, plan)
-            return run_record.begin(folder, asked, facts, data), None, []
-
-        record, found, told = ranks.open_record(peers, folder, open_record)
+        record, found, told = _opened_record(folder, parts, peers, goes_on=goes_on)
         lost.record = record
-        if search is not None:
-            record.update("batch", search=search.as_dict())
+        if parts.search is not None:
+            record.update("batch", search=parts.search)
         console.tee(record.folder / LOG_NAME)
 
         def notify(text: str) -> None:
             record.notice(text)
             console.notice(text)
 
-        for notice in (
-            *told,
-            *place.notices,
-            *data.notices,
-            *network.notices,
-            *notices_of(config, place, data, plan, network),
-        ):
+        for notice in (*told, *parts.notices()):
             notify(notice)
-        with (
-            run_record.closed(record, console, notify, run_record.earlier_seconds(found)),
-            StopOnSignal(config.max_minutes, peers=peers) as stop,
-            _told(peers, config, record, console, notify, gpus) as tracker,
-            _sampled(config, record, tracker, notify, gpus, run_record.earlier_seconds(found), peers) as sampler,
-        ):
-            session = Session(
-                config=config,
-                place=place,
-                data=data,
-                plan=plan,
-                stages=stages,
-                record=record,
-                found=found,
-                tracker=tracker,
-                sampler=sampler,
-                stop=stop,
-                console=console,
-                notify=notify,
-                peers=peers,
-                folder=folder,
-            )
-            session.train()
+        _train(parts, record, found, console, notify, peers, folder)
         console.summary(record.data, folder=folder, sync_command=record.data["tracker"].get("sync_command"))
     return record
 
 
-def with_batches_of(folder: Path | None, config: RunConfig) -> RunConfig:
-    """`config` with the global batch size of the run in `folder`, whatever the number of replicas is now.
+def _run_folder(folder: Path | None, name: str, outputs: Path, peers: Peers, *, goes_on: bool) -> Path:
+    return ranks.run_folder(peers, lambda: folder if goes_on and folder else make_run_folder(folder, outputs, name))
 
-    Raises:
-        UserError: there is no such run.
-    """
-    assert folder is not None
-    size = RunRecord.load(folder).data["batch"].get("global_batch_size")
-    same = {field.name: getattr(config.batch, field.name) for field in dataclasses.fields(BatchConfig)}
-    return dataclasses.replace(
-        config,
-        batch=BatchConfig(**{**same, "name": "default", "per_replica_batch_size": None, "global_batch_size": size}),
-    )
+
+def _opened_record(folder: Path, parts: Preparation, peers: Peers, *, goes_on: bool) -> ranks.Opened:
+    facts = parts.facts()
+
+    def open_record() -> ranks.Opened:
+        if goes_on:
+            return run_record.go_on(folder, parts.asked, facts, parts.plan)
+        return run_record.begin(folder, parts.asked, facts, parts.data), None, []
+
+    return ranks.open_record(peers, folder, open_record)
+
+
+def _train(
+    parts: Preparation,
+    record: RunRecord,
+    found: Checkpoint | None,
+    console: Console,
+    notify: Notify,
+    peers: Peers,
+    folder: Path,
+) -> None:
+    """Train, with everything open that has to be closed however it ends."""
+    config, earlier_seconds = parts.config, run_record.earlier_seconds(found)
+    with (
+        run_record.closed(record, console, notify, earlier_seconds),
+        StopOnSignal(config.max_minutes, peers=peers) as stop,
+        _told(peers, config, record, console, notify, parts.gpus) as tracker,
+        _sampled(config, record, tracker, notify, parts.gpus, earlier_seconds, peers) as sampler,
+    ):
+        session = Session(
+            config=config,
+            place=parts.place,
+            data=parts.data,
+            plan=parts.plan,
+            stages=parts.stages,
+            record=record,
+            found=found,
+            tracker=tracker,
+            sampler=sampler,
+            stop=stop,
+            console=console,
+            notify=notify,
+            peers=peers,
+            folder=folder,
+        )
+        session.train()
 
 
 def _told(
@@ -167,18 +139,22 @@ def _sampled(
     peers: Peers,
 ) -> Iterator[Sampler]:
     interval = config.tracker.system_metrics_seconds
+    energy = energy_of_all([{}])
     sampler = Sampler(record.folder, interval, gpus, notify=notify, earlier_seconds=earlier_seconds)
     try:
         with sampler:
             yield sampler
-        others = list(enumerate(peers.gather("system", [sampler.section(), sampler.means()])))[1:]
-        if others and interval is not None:
-            record.update("system", workers=[{"rank": rank, **section} for rank, (section, _) in others])
-        for rank, (_, means) in others:
-            tracker.summary({f"system/rank-{rank}/{name}": value for name, value in means.items()})
+        sections, means = zip(*peers.gather("system", [sampler.section(), sampler.means()]), strict=True)
+        if peers.num_workers > 1 and interval is not None:
+            record.update("system", workers=[{"rank": rank, **one} for rank, one in enumerate(sections)][1:])
+        for rank, values in list(enumerate(means))[1:]:
+            tracker.summary({f"system/rank-{rank}/{name}": value for name, value in values.items()})
+        energy = energy_of_all(sections)
     finally:
         section = sampler.section()
+        if peers.num_workers > 1:  # rank 0 speaks for all, or where it could not ask them, for none
+            section |= energy if interval is not None else {}
         record.update("system", **section)
-        energy = {key: section.get(key) for key in ("energy_watt_hours", "joules_per_image")}
-        numbers = sampler.means() | {key: value for key, value in energy.items() if value is not None}
+        known = {key: section[key] for key in ENERGIES if section.get(key) is not None}
+        numbers = sampler.means() | known
         tracker.summary({f"system/{name}": value for name, value in numbers.items()})

@@ -16,8 +16,7 @@ from manyfit.errors import ConfigError
 from manyfit.files import to_plain
 from manyfit.peers import Peers
 from manyfit.record import RunRecord, environment
-
-WORKERS_NAME = "workers"
+from manyfit.report.system_samples import WORKERS_NAME
 
 Opened = tuple[RunRecord, Checkpoint | None, list[str]]
 """A record, the checkpoint that the run goes on from (None: from its start), and what to tell."""

@@ -15,6 +15,7 @@ import pytest
 from manyfit import checkpoint
 from manyfit.command import repository_root
 from manyfit.record import RunRecord
+from manyfit.report.system_samples import read_samples
 
 pytestmark = pytest.mark.slow
 
@@ -233,3 +234,23 @@ def test_each_worker_computes_its_share_of_the_features(runner, tmp_path):
     entries = [len(list((tmp_path / f"cache-{name}" / "arrays").glob("*/array.npy"))) for name in ("one", "two")]
     assert entries[0] == entries[1] == 2  # the parts are gone
     assert two["verdict"]["sentence"] and two["mistakes"]["num_examples"] == 16
+
+
+def test_the_devices_of_all_workers_are_in_record_and_page(script, nvml_stub, tmp_path):
+    run, page = tmp_path / "run", tmp_path / "page.html"
+    done = script(
+        "train.py", "strategy=multi_worker", "strategy.local_workers=2", *SMALL, "data.num_train=4000",
+        "tracker.system_metrics_gpus=all", "tracker.system_metrics_seconds=0.1", f"hydra.run.dir={run}",
+        **nvml_stub.environment(gpus=2),
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    system = RunRecord.load(run).data["system"]
+    (other,) = system["workers"]
+    assert (other["rank"], other["gpu_indices"], other["gpu"]) == (1, [0, 1], "2 x Stub GPU")
+    # Both sampled the GPUs of this one machine, whose energy counts once.
+    samples, _ = read_samples(run)
+    elapsed = [sample["elapsed_seconds"] for sample in samples]
+    watts = [sum(gpu["power_watts"] for gpu in sample["gpus"]) for sample in samples]
+    assert system["energy_watt_hours"] == pytest.approx(np.trapezoid(watts, elapsed) / 3600)
+    assert script("compare.py", run, "--html", page).returncode == 0
+    assert "GPU 1 of rank 1" in page.read_text() and "GPU 1 of rank 0" in page.read_text()

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from manyfit import fit
+from manyfit import fit, preparation
 from manyfit.callbacks.learning_rate import EpochLearningRate
 from manyfit.config import (
     BatchConfig,
@@ -221,7 +221,7 @@ def untouched(monkeypatch):
     def load(asked):
         raise AssertionError("the data were touched")
 
-    monkeypatch.setattr(fit.data_sets, "load", load)
+    monkeypatch.setattr(preparation.data_sets, "load", load)
 
 
 @pytest.mark.parametrize(
@@ -245,11 +245,11 @@ def test_xla_on_several_replicas_is_refused():
 
 
 def test_xla_on_the_gpus_that_auto_found_is_refused_before_the_data(untouched, monkeypatch, tmp_path):
-    class TwoGPUs(fit.strategy.Place):
+    class TwoGPUs(preparation.strategy.Place):
         num_replicas = 2
 
     gpus = TwoGPUs("mirrored", tf.distribute.get_strategy(), ("G",))
-    monkeypatch.setattr(fit.strategy, "make", lambda asked, **_: gpus)
+    monkeypatch.setattr(preparation.strategy, "make", lambda asked, **_: gpus)
     assert "the 2 replicas of strategy.replicas=auto" in str(refused(config(jit_compile=True), tmp_path))
 
 

@@ -11,11 +11,13 @@ from rich.console import Console
 
 from manyfit.errors import UserError
 from manyfit.files import to_json
+from manyfit.report import dashboard_panels
 from manyfit.report.comparison import compare
 from manyfit.report.comparison_json import as_dict
 from manyfit.report.comparison_page import comparison_page
 from manyfit.report.comparison_sheets import sheets
 from manyfit.report.comparison_text import markdown, terminal
+from manyfit.report.dashboard_panels import Dashboard
 from manyfit.report.runs import load_runs
 from manyfit.report.verdict_words import details, headline, times
 
@@ -382,6 +384,18 @@ def test_repeats_that_scatter_too_much_claim_nothing(runs):
     assert "efficient" not in headline(found)
 
 
+def test_metrics_that_a_run_asked_for_have_curves_of_their_own(runs):
+    found = runs(one={}, two={"replicas": 2})
+    for epoch, row in enumerate(found[0].epochs):
+        row |= {"calibration_error": 0.1, "val_calibration_error": 0.2 / (epoch + 1)}
+    charts = {chart.title: chart.figure["data"] for chart in comparison_page(compare(found)).charts}
+    (line,) = charts["Validation calibration error"]
+    assert line["name"] == "one" and line["y"] == pytest.approx([0.2 / epoch for epoch in range(1, 6)], rel=1e-5)
+    assert "Training calibration error" in charts
+    panels = dashboard_panels._sections(Dashboard("", tuple(found), "", None, ""), found)["Learning"]
+    assert ["epoch/val_calibration_error"] in [panel.y for panel in panels]
+
+
 def test_samples_of_many_hours_are_drawn_as_means(runs, made_runs):
     samples = made_runs.make_samples(9000, utilization=50.0)
     found = compare(runs(one={"samples": samples}))
@@ -390,6 +404,29 @@ def test_samples_of_many_hours_are_drawn_as_means(runs, made_runs):
     assert len(line["y"]) == 1801  # 9001 samples, five a point
     # Eight seconds of ten at 50 %: the mean of all points, the first ten seconds left out.
     assert sum(line["y"][2:]) / len(line["y"][2:]) == pytest.approx(40.0, abs=0.2)
+
+
+def test_the_devices_of_several_workers_are_drawn_one_by_one(runs, made_runs):
+    own = [made_runs.make_samples(20, gpus=2, node=node, utilization=10.0) for node in ("a", "b", "b")]
+    asked = {"replicas": 6, "samples": own[0], "worker_samples": own[1:]}
+    charts = {chart.title: chart for chart in comparison_page(compare(runs(one=asked))).charts}
+
+    def names(title):
+        return [trace["name"] for trace in charts[title].figure["data"] if trace.get("legendgroup")]
+
+    assert names("GPU utilisation (%)") == [f"GPU {gpu} of rank {rank}" for rank in range(3) for gpu in range(2)]
+    assert names("CPU utilisation, all cores (%)") == ["rank 0", "rank 1"]  # rank 2 shares the machine of rank 1
+    assert "(of rank 0)" in charts["GPU utilisation (%)"].note and "6 GPUs" in str(charts["GPU utilisation (%)"].figure)
+
+
+def test_of_many_runs_of_several_workers_the_mean_is_that_of_all_gpus(runs, made_runs):
+    own = [made_runs.make_samples(20, utilization=utilization) for utilization in (10.0, 30.0)]
+    asked = {"replicas": 2, "samples": own[0], "worker_samples": own[1:]}
+    page = comparison_page(compare(runs(**{f"run{index}": asked for index in range(7)})))
+    (chart,) = (chart for chart in page.charts if chart.title == "GPU utilisation (%)")
+    lines = [trace for trace in chart.figure["data"] if trace.get("legendgroup")]
+    assert len(lines) == 7 and set(lines[0]["y"]) == {0.0, 20.0}
+    assert "mean of 2 GPUs" in str(chart.figure)
 
 
 @pytest.mark.parametrize(("count", "lines"), [(2, 4), (7, 7)])

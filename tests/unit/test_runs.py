@@ -80,6 +80,25 @@ def test_a_run_that_was_killed_has_what_it_has(load, made_runs):
     assert run.system_means("train")["gpu.0.utilization_percent"] == 80.0  # from the samples: the record has no means
 
 
+def test_a_run_of_several_workers_has_the_samples_of_all(load, made_runs):
+    chief, other = made_runs.make_samples(20), made_runs.make_samples(20, node="other", utilization=20.0)
+    run = load(status="running", epochs=2, asked_epochs=9, samples=chief, worker_samples=[other])
+    assert {rank: samples[0]["node"] for rank, samples in run.worker_samples.items()} == {1: "other"}
+    means = run.system_means("train")
+    assert (means["gpu.0.utilization_percent"], means["rank-1.gpu.0.utilization_percent"]) == (80.0, 20.0)
+    # 400 W on each of two GPUs; the trapezoids that end in the training: from 9 s to 17 s, and to 20 s
+    assert run.joules_per_image == pytest.approx(2 * 9 * 400 / run.examples_seen[-1])
+
+
+def test_samples_of_a_worker_that_cannot_be_read_are_told(load, made_runs):
+    run = load(samples=made_runs.make_samples(5), worker_samples=[made_runs.make_samples(5)])
+    path = run.folder / "workers" / "rank-1" / "system.jsonl"
+    path.write_text(path.read_text()[:-20])
+    (again,) = load_runs([run.folder])
+    assert again.problems == ("rank 1: 1 of 6 lines of system.jsonl cannot be read",)
+    assert len(again.worker_samples[1]) == 5
+
+
 def test_a_run_that_failed_before_its_first_epoch(load):
     run = load(status="failed", epochs=0, asked_epochs=5, error="KeyError: 'x'\nmore")
     assert (run.images_per_second, run.best_accuracy, run.epoch_seconds, run.elapsed) == (None, None, None, ())

@@ -22,7 +22,7 @@ from manyfit.system import sampler as system_sampler
 from manyfit.system.gpus import METRICS, Gpus
 from manyfit.system.host import NAMES, Host
 from manyfit.system.sampler import Sampler
-from manyfit.system.statistics import Statistics
+from manyfit.system.statistics import Statistics, energy_of_all, gpus_in_words
 
 
 def sample(elapsed, phase="train", watts=(), **values):
@@ -78,6 +78,45 @@ def test_no_energy_where_one_gpu_hides_its_power():
     found = statistics(sample(0, watts=(100, None)), sample(10, watts=(100, None)))
     section = found.section(num_images=5)
     assert section["energy_watt_hours"] is section["joules_per_image"] is section["energy_watt_hours_of_phases"] is None
+
+
+def test_the_energy_of_several_workers_is_that_of_all():
+    one = statistics(sample(0, "start", watts=(100,)), sample(36, "train", watts=(100,))).section(num_images=10)
+    two = statistics(sample(0, "train", watts=(50, 50)), sample(36, "train", watts=(50, 50))).section(num_images=10)
+    assert energy_of_all([one, two]) == {
+        "energy_watt_hours": pytest.approx(2.0),
+        "energy_watt_hours_of_phases": {"start": 0.0, "train": pytest.approx(2.0)},
+        "joules_per_image": pytest.approx(720.0),
+    }
+    assert energy_of_all([one]) == {name: one[name] for name in energy_of_all([one])}
+    assert set(energy_of_all([one, {"num_samples": 0}]).values()) == {None}  # of a worker that hides its power
+
+
+def test_a_gpu_that_several_workers_sampled_counts_once():
+    def worker(node, indices, joules):
+        return {
+            "node": node,
+            "gpu_indices": indices,
+            "energy_watt_hours": 1.0,
+            "energy_watt_hours_of_phases": {"train": 1.0},
+            "joules_per_image": joules,
+        }
+
+    found = energy_of_all([worker("a", [0, 1], 3.0), worker("a", [0, 1], 3.1), worker("b", [0, 1], 4.0)])
+    assert (found["joules_per_image"], found["energy_watt_hours"]) == (7.0, 2.0)
+    assert energy_of_all([worker("a", [0, 1], 3.0), worker("a", [1, 2], 3.0)])["joules_per_image"] is None
+
+
+def test_the_gpus_of_several_workers_in_words():
+    def of(gpu, percent):
+        return {"gpu": gpu, "phases": {"train": {"gpu.0.utilization_percent": {"mean": percent, "p95": 99}}}}
+
+    assert gpus_in_words(of("1 x A100", 80.0) | {"workers": [of("1 x A100", 60.0)], "energy_watt_hours": 3.0}) == (
+        "2 x (1 x A100), 70 % busy in training, 3 Wh"
+    )
+    assert gpus_in_words(of("1 x A100", 80.0) | {"workers": [of("1 x L4", 60.0)]}).startswith(
+        "1 x (1 x A100) + 1 x (1 x L4), 70 %"
+    )
 
 
 readings = st.lists(

@@ -10,15 +10,18 @@ from manyfit.report.comparison import Comparison
 from manyfit.report.comparison_sheets import Sheet, sheets
 from manyfit.report.cost import money
 from manyfit.report.page import SHORTEST_NAME, By, Page, Style, cut, label
-from manyfit.report.runs import PARTS, Run
+from manyfit.report.runs import PARTS, Run, further_metrics
 from manyfit.report.system_charts import device_charts
 from manyfit.report.verdict_words import details, headline, times
+from manyfit.schema import metrics
 
-CURVES = (
+LEARNING = (
     ("val_loss", "Validation loss", "loss", "log"),
     ("val_accuracy", "Validation accuracy", "accuracy (share of examples)", None),
     ("loss", "Training loss", "loss", "log"),
     ("accuracy", "Training accuracy", "accuracy (share of examples)", None),
+)
+PACE = (
     ("images_per_second", "Speed", "images/s", None),
     ("learning_rate", "Learning rate", "learning rate", "log"),
 )
@@ -92,7 +95,7 @@ def _table(page: Page, sheet: Sheet) -> None:
 
 def curves(page: Page, runs: Sequence[Run], styles: dict[str, Style]) -> None:
     """Metrics, speed and learning rate, against epochs, examples seen or time."""
-    for name, title, axis, scale in CURVES:
+    for name, title, axis, scale in (*LEARNING, *_metric_curves(runs), *PACE):
         shown = [run for run in runs if any(row.get(name) is not None for row in run.epochs)]
         traces = [
             _curve(run, name, styles[run.key], wide=index == 0 < len(shown) - 1) for index, run in enumerate(shown)
@@ -102,6 +105,15 @@ def curves(page: Page, runs: Sequence[Run], styles: dict[str, Style]) -> None:
         if layout["yaxis"].get("type") == "log":
             layout["yaxis"]["title"]["text"] += ", logarithmic"
         page.chart({"data": traces, "layout": layout}, title, by=_axes(shown), half=True, height=300)
+
+
+def _metric_curves(runs: Sequence[Run]) -> list[tuple[str, str, str, str | None]]:
+    """What was asked for with `metrics`, as it validates and as it trains."""
+    return [
+        (f"{prefix}{name}", f"{kind} {metrics.spoken(name)}", metrics.spoken(name), None)
+        for name in further_metrics(runs)
+        for prefix, kind in (("val_", "Validation"), ("", "Training"))
+    ]
 
 
 def _curve(run: Run, name: str, style: Style, *, wide: bool) -> dict[str, Any]:

@@ -199,11 +199,11 @@ def _costs(comparison: Comparison) -> Sheet:
 
 def _system(comparison: Comparison) -> Sheet:
     columns = (
-        ("GPU %", lambda means: _over_gpus(means, "utilization_percent"), ",.0f"),
-        ("GPU GiB", lambda means: _over_gpus(means, "memory_used_bytes", 2**-30), ",.1f"),
-        ("GPU W", lambda means: _over_gpus(means, "power_watts"), ",.0f"),
-        ("CPU %", lambda means: means.get("cpu_percent"), ",.0f"),
-        ("memory GiB", lambda means: _scaled(means.get("memory_bytes"), 2**-30), ",.1f"),
+        ("GPU %", lambda means: _over_devices(means, "utilization_percent"), ",.0f"),
+        ("GPU GiB", lambda means: _over_devices(means, "memory_used_bytes", 2**-30), ",.1f"),
+        ("GPU W", lambda means: _over_devices(means, "power_watts"), ",.0f"),
+        ("CPU %", lambda means: _over_devices(means, "cpu_percent"), ",.0f"),
+        ("memory GiB", lambda means: _over_devices(means, "memory_bytes", 2**-30), ",.1f"),
     )
     rows = []
     for run in comparison.runs:
@@ -217,18 +217,15 @@ def _system(comparison: Comparison) -> Sheet:
         ("run", *(name for name, _, _ in columns), "J an image"),
         tuple(rows),
         "Means over the training phase: utilisation, memory used and power of a GPU (those that the run used), "
-        "utilisation of all CPU cores, memory of the machine, energy of the GPUs alone. A dash: no samples.",
+        "utilisation of all CPU cores and memory of a machine (the mean over those of the workers), energy of all GPUs "
+        "of the run alone. A dash: no samples.",
     )
 
 
-def _over_gpus(means: Mapping[str, float], metric: str, factor: float = 1.0) -> float | None:
-    """The mean over the GPUs of one metric."""
-    found = [value for name, value in means.items() if name.startswith("gpu.") and name.endswith(f".{metric}")]
+def _over_devices(means: Mapping[str, float], metric: str, factor: float = 1.0) -> float | None:
+    """The mean of one metric over the GPUs, or the machines, that have it."""
+    found = [value for name, value in means.items() if name.rpartition(".")[2] == metric]
     return factor * sum(found) / len(found) if found else None
-
-
-def _scaled(value: float | None, factor: float) -> float | None:
-    return None if value is None else value * factor
 
 
 def _differences(comparison: Comparison) -> Sheet:

@@ -8,7 +8,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from manyfit.report.page import Style
-from manyfit.report.runs import Run
+from manyfit.report.runs import Run, further_metrics
+from manyfit.schema.metrics import spoken
 
 MAX_TITLE = 128
 EPOCH = "epoch/epoch"
@@ -126,7 +127,12 @@ def _sections(dashboard: Dashboard, runs: Sequence[Run]) -> dict[str, list[Any]]
         )
 
     measured = {key for run in runs for row in run.epochs for key, value in row.items() if value is not None}
-    learning = [lines(title, [f"epoch/{key}"], axis) for title, key, axis in LEARNING if key in measured]
+    metrics = [
+        (f"{kind} {spoken(name)}", f"{prefix}{name}", spoken(name))
+        for name in further_metrics(runs)
+        for prefix, kind in (("", "Training"), ("val_", "Validation"))
+    ]
+    learning = [lines(title, [f"epoch/{key}"], axis) for title, key, axis in (*LEARNING, *metrics) if key in measured]
     speed = [
         lines("Images/s of each epoch", ["epoch/images_per_second"], "images/s"),
         wr.BarPlot(title="Images/s of the training", metrics=["throughput/images_per_second"], title_x="images/s"),

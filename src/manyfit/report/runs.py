@@ -2,7 +2,7 @@
 
 import statistics
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -14,9 +14,10 @@ from yaml import YAMLError
 from manyfit.console import mean_images_per_second
 from manyfit.errors import UserError
 from manyfit.record import RunRecord
-from manyfit.report.system_samples import number, read_samples, section
+from manyfit.report.system_samples import number, read_samples, read_worker_samples, section
 from manyfit.report.verdict import INPUT, flatten
-from manyfit.system.statistics import Statistics
+from manyfit.schema import metrics
+from manyfit.system.statistics import Statistics, energy_of_all
 
 CONFIG_NAME = "config.yaml"
 FINISHED = "finished"
@@ -42,7 +43,8 @@ class Run:
         name: Short, and another one than that of every run beside it.
         record: What `record.json` holds.
         settings: The dotted keys of `config.yaml` and their values; None where it cannot be read.
-        samples: What `system.jsonl` holds.
+        samples: What `system.jsonl` holds, of rank 0 where there are several workers.
+        worker_samples: Those of the other workers, by their rank.
         problems: What could not be read, in words.
     """
 
@@ -51,6 +53,7 @@ class Run:
     record: Mapping[str, Any]
     settings: Mapping[str, Any] | None = None
     samples: tuple[Mapping[str, Any], ...] = ()
+    worker_samples: Mapping[int, tuple[Mapping[str, Any], ...]] = field(default_factory=dict)
     problems: tuple[str, ...] = ()
 
     @property
@@ -119,14 +122,27 @@ class Run:
     @property
     def gpu_names(self) -> tuple[str, ...]:
         """The kinds of its GPUs, as far as its samples say."""
-        found = {str(gpu["name"]) for sample in self.samples for gpu in sample["gpus"] if gpu.get("name")}
+        sampled = (sample for samples in (self.samples, *self.worker_samples.values()) for sample in samples)
+        found = {str(gpu["name"]) for sample in sampled for gpu in sample["gpus"] if gpu.get("name")}
         return tuple(sorted(found))
 
     def system_means(self, phase: str) -> dict[str, float]:
-        """The mean of each metric of the samples in a phase, as `gpu.0.utilization_percent`; of a record without them
-        (a run that was killed) from the samples."""
-        found = section(section(self._system.get("phases")).get(phase))
-        return {name: mean for name, one in found.items() if (mean := number(section(one).get("mean"))) is not None}
+        """The mean of each metric of the samples in a phase, as `gpu.0.utilization_percent`, of another worker than
+        rank 0 as `rank-1.gpu.0.utilization_percent`; of a record without them (a run that was killed) from the
+        samples."""
+        system = self._system
+        workers = system.get("workers")
+        known = [("", system)] + [
+            (f"rank-{one.get('rank')}.", one)
+            for one in (workers if isinstance(workers, list | tuple) else ())
+            if isinstance(one, dict)
+        ]
+        return {
+            prefix + name: mean
+            for prefix, one in known
+            for name, values in section(section(one.get("phases")).get(phase)).items()
+            if (mean := number(section(values).get("mean"))) is not None
+        }
 
     @property
     def joules_per_image(self) -> float | None:
@@ -138,12 +154,12 @@ class Run:
         recorded = section(self.record.get("system"))
         if recorded.get("phases"):
             return recorded
-        statistics_of_samples = Statistics()
-        for sample in self.samples:
-            if sample.get("phase"):
-                statistics_of_samples.add(sample)
+        if not self.samples:
+            return {}
         seen = self.examples_seen[-1] if self.epochs else None
-        return statistics_of_samples.section(seen) if self.samples else {}
+        found = [_section_of(samples, seen) for samples in (self.samples, *self.worker_samples.values())]
+        workers = [{"rank": rank, **one} for rank, one in zip(self.worker_samples, found[1:], strict=True)]
+        return {**found[0], **energy_of_all(found), "workers": workers}
 
     @property
     def examples_per_step(self) -> int | None:
@@ -282,8 +298,19 @@ def _load(folder: Path, name: str) -> Run:
         reason = str(getattr(error, "strerror", None) or error).splitlines() or ["not YAML"]
         problems.append(f"{CONFIG_NAME} cannot be read ({reason[0][:120]})")
     samples, problem = read_samples(folder)
-    problems += [problem] if problem else []
-    return Run(folder, name, record, settings, samples, tuple(problems))
+    worker_samples, worker_problems = read_worker_samples(folder)
+    problems += [*([problem] if problem else []), *worker_problems]
+    return Run(folder, name, record, settings, samples, worker_samples, tuple(problems))
+
+
+def _section_of(samples: Sequence[Mapping[str, Any]], num_images: int | None) -> dict[str, Any]:
+    found = Statistics()
+    for sample in samples:
+        if sample.get("phase"):
+            found.add(sample)
+    node = samples[0].get("node") if samples else None
+    indices = sorted({gpu["index"] for sample in samples for gpu in sample["gpus"] if "index" in gpu}, key=str)
+    return {"node": node, "gpu_indices": indices, **found.section(num_images)}
 
 
 def _settings(path: Path) -> dict[str, Any]:
@@ -314,6 +341,12 @@ def _names(folders: Sequence[Path]) -> list[str]:
 def _seconds_of(row: Mapping[str, Any]) -> list[float]:
     """What a row says that its epoch took: training, validation."""
     return [seconds for name in ("train", "validation") if (seconds := number(row.get(f"{name}_seconds"))) is not None]
+
+
+def further_metrics(runs: Sequence[Run]) -> list[str]:
+    """What any of the runs counted in its validation beside loss and accuracy."""
+    names = dict.fromkeys(name for run in runs for row in run.epochs for name in row if name.startswith("val_"))
+    return [bare for name in names if (bare := name.removeprefix("val_")) not in metrics.ALWAYS]
 
 
 def named(runs: Sequence[Run]) -> Iterator[tuple[str, str]]:

@@ -86,11 +86,11 @@ def _over_time(
     data += [
         _phase_in_legend(name) for name in dict.fromkeys(name for run, _ in rows for name, _, _ in phases(run.samples))
     ]
-    note = "Shaded: the phases of the run."
     page.chart(
         {"data": data, "layout": layout},
         f"{title} ({unit})",
-        note + (f" {_dashes(rows)}" if of_gpu else ""),
+        f"Shaded: the phases of the run{' (of rank 0)' if any(run.worker_samples for run, _ in rows) else ''}."
+        + (f" {_dashes(rows)}" if of_gpu else ""),
         height=height,
     )
 
@@ -172,15 +172,17 @@ def _label(run: Run, gpus: str) -> str:
 
 
 def _gpus(run: Run, lines: Sequence[Any]) -> str:
-    count = max(len(sample["gpus"]) for sample in run.samples)
+    count = sum(
+        max(len(sample["gpus"]) for sample in samples) for samples in (run.samples, *run.worker_samples.values())
+    )
     return f"mean of {count} GPUs" if len(lines) < count else plural(count, "GPU")
 
 
 def _dashes(rows: Sequence[tuple[Run, Sequence[Any]]]) -> str:
-    most = max(len(lines) for _, lines in rows)
-    if most > 1:
-        named = ", ".join(f"GPU {index} {dash}" for index, dash in zip(range(most), DASHES, strict=False))
-        return f"A line a GPU: {named}{', and so on' if most > len(DASHES) else ''}."
+    _, most = max(rows, key=lambda row: len(row[1]))
+    if len(most) > 1:
+        named = ", ".join(f"{name} {dash}" for (name, _, _), dash in zip(most, DASHES, strict=False))
+        return f"A line a GPU: {named}{', and so on' if len(most) > len(DASHES) else ''}."
     return "The mean over the GPUs of each run." if len(rows) > MANY_RUNS else ""
 
 
@@ -191,17 +193,24 @@ Line = tuple[str, list[float], list[float | None]]
 def _lines(run: Run, metric: str, factor: float, of_gpu: bool, mean: bool) -> list[Line]:
     """The lines of a run: one, or one a GPU, or the mean over these; lines without a value are left out."""
     found: dict[str, list[tuple[float, float | None]]] = {}
-    many_nodes = len(nodes_of(run.samples)) > 1
-    for sample in run.samples:
-        second = sample["elapsed_seconds"]
-        if not of_gpu:
-            found.setdefault("", []).append((second, sample.get(metric)))
-        elif mean:
-            found.setdefault("", []).append((second, _mean([(second, gpu.get(metric)) for gpu in sample["gpus"]])))
-        else:
-            node = f" of {sample['node']}" if many_nodes else ""
+    workers = {0: run.samples, **run.worker_samples}
+    hosts: dict[str, int] = {}  # workers of one machine see the same of it
+    for rank, samples in workers.items():
+        of_worker = f"rank {rank}" if len(workers) > 1 else ""
+        went_on_elsewhere = len(nodes_of(samples)) > 1
+        for sample in samples:
+            second = sample["elapsed_seconds"]
+            if not of_gpu:
+                if hosts.setdefault(str(sample.get("node")), rank) == rank:
+                    found.setdefault(of_worker, []).append((second, sample.get(metric)))
+                continue
+            owner = of_worker or (str(sample.get("node")) if went_on_elsewhere else "")
             for gpu in sample["gpus"]:
-                found.setdefault(f"GPU {gpu.get('index')}{node}", []).append((second, gpu.get(metric)))
+                name = "" if mean else f"GPU {gpu.get('index')}" + (f" of {owner}" if owner else "")
+                found.setdefault(name, []).append((second, gpu.get(metric)))
+    if mean and of_gpu:
+        moment = 0.0 if len(workers) == 1 else 1.0  # workers are not sampled at the same time
+        found = {name: _mean_of_moments(points, moment) for name, points in found.items()}
     lines = []
     for name, points in found.items():
         size = -(-len(points) // _MOST_POINTS)
@@ -210,6 +219,14 @@ def _lines(run: Run, metric: str, factor: float, of_gpu: bool, mean: bool) -> li
         if any(value is not None for value in values):
             lines.append((name, [block[0][0] for block in blocks], values))
     return lines
+
+
+def _mean_of_moments(points: Sequence[tuple[float, float | None]], moment: float) -> list[tuple[float, float | None]]:
+    """One point every `moment` seconds (0: one a time), the mean over all devices that were sampled in it."""
+    moments: dict[float, list[tuple[float, float | None]]] = {}
+    for point in sorted(points, key=lambda point: point[0]):
+        moments.setdefault(point[0] // moment if moment else point[0], []).append(point)
+    return [(block[0][0], _mean(block)) for block in moments.values()]
 
 
 def _mean(block: Sequence[tuple[float, float | None]]) -> float | None:

@@ -6,6 +6,8 @@ from pathlib import Path
 from typing import Any
 
 SAMPLES_NAME = "system.jsonl"
+WORKERS_NAME = "workers"
+"""Where the workers beside rank 0 keep theirs: `workers/rank-N/`."""
 _LARGEST = 1e18
 PHASES = ("start", "features", "train", "validation", "end")
 
@@ -26,6 +28,18 @@ def read_samples(folder: Path) -> tuple[tuple[dict[str, Any], ...], str | None]:
     bad = sum(bool(line.strip()) for line in lines) - len(samples)
     samples.sort(key=lambda sample: sample["elapsed_seconds"])
     return tuple(samples), f"{bad} of {len(lines)} lines of {SAMPLES_NAME} cannot be read" if bad else None
+
+
+def read_worker_samples(folder: Path) -> tuple[dict[int, tuple[dict[str, Any], ...]], list[str]]:
+    """The same of the workers beside rank 0, by their rank, of a run that has some."""
+    found, problems = {}, []
+    for own in sorted((Path(folder) / WORKERS_NAME).glob("rank-*")):
+        rank = own.name.removeprefix("rank-")
+        samples, problem = read_samples(own)
+        if samples and rank.isdecimal():
+            found[int(rank)] = samples
+        problems += [f"rank {rank}: {problem}"] if problem else []
+    return dict(sorted(found.items())), problems
 
 
 def _sample(line: bytes) -> dict[str, Any] | None:

@@ -30,6 +30,15 @@ def falls(name: str) -> bool:
     return "loss" in name or name.endswith("calibration_error")
 
 
+def spoken(name: str) -> str:
+    """The name of a metric in a title.
+
+    >>> spoken("auc"), spoken("top_3"), spoken("calibration_error")
+    ('AUC', 'top 3', 'calibration error')
+    """
+    return name.upper() if name in ("auc", "f1") else name.replace("_", " ")
+
+
 def names(words: Iterable[str]) -> list[str]:
     """What the epochs have: loss and accuracy, then what was asked for, each once.
 

@@ -148,6 +148,7 @@ class Sampler:
         images = self.count_images() if self.count_images is not None else None
         return {
             "interval_seconds": self._interval,
+            "node": platform.node(),
             "gpu": self._gpus.in_words(),
             "gpu_indices": list(self._gpus.indices),
             "gpu_note": self._gpus.note,

@@ -2,7 +2,8 @@
 
 import math
 from array import array
-from collections.abc import Mapping
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from manyfit.report.system_samples import PHASES
@@ -110,6 +111,42 @@ class Statistics:
         }
 
 
+ENERGIES = ("energy_watt_hours", "joules_per_image")
+
+
+def energy_of_all(sections: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    """What the GPUs of all workers took, from the section of each; None where that of any is not known.
+
+    The joules an image add up, since every worker divides by the images of the whole run.
+    """
+    sections = _of_own_gpus(sections)
+    found: dict[str, Any] = {name: _sum([section.get(name) for section in sections]) for name in ENERGIES}
+    of_phases = [one for section in sections if (one := section.get("energy_watt_hours_of_phases")) is not None]
+    if len(of_phases) < len(sections):
+        return found | {"energy_watt_hours_of_phases": None}
+    names = dict.fromkeys(name for one in of_phases for name in one)
+    sums = {name: _sum([one.get(name, 0.0) for one in of_phases]) for name in names}
+    return found | {"energy_watt_hours_of_phases": sums}
+
+
+def _of_own_gpus(sections: Iterable[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
+    """Those of workers whose GPUs no worker before them has sampled, as `tracker.system_metrics_gpus=all` lets those
+    of one machine do; of a worker that shares some and not others nothing can be told."""
+    found: list[Mapping[str, Any]] = []
+    seen: set[tuple[Any, Any]] = set()
+    for section in sections:
+        own = {(section.get("node"), index) for index in section.get("gpu_indices") or ()}
+        if not own or not own <= seen:
+            found.append({} if own & seen else section)
+        seen |= own
+    return found
+
+
+def _sum(values: Sequence[float | None]) -> float | None:
+    known = [value for value in values if value is not None]
+    return math.fsum(known) if len(known) == len(values) else None
+
+
 def flat(sample: Mapping[str, Any]) -> dict[str, float]:
     """The numbers of a sample by the names of their metrics; those of a GPU as `gpu.INDEX.METRIC`.
 
@@ -128,6 +165,8 @@ def flat(sample: Mapping[str, Any]) -> dict[str, float]:
 def gpus_in_words(system: Mapping[str, Any]) -> str | None:
     """What the GPUs did during the training, by the record's section `system`; None where none was sampled.
 
+    The section is that of rank 0, with those of the other workers in `workers` and the energy of all.
+
     >>> one, other = ({"mean": percent, "p95": 99} for percent in (80.0, 70.0))
     >>> train = {"gpu.0.utilization_percent": one, "gpu.1.utilization_percent": other}
     >>> gpus_in_words({"gpu": "2 x A100", "phases": {"train": train}, "energy_watt_hours": 12.5})
@@ -135,9 +174,16 @@ def gpus_in_words(system: Mapping[str, Any]) -> str | None:
     """
     if not system.get("gpu"):
         return None
-    metrics = (system.get("phases") or {}).get("train") or {}
-    busy = [both["mean"] for name, both in metrics.items() if name.endswith(".utilization_percent")]
-    parts = [str(system["gpu"]), f"{sum(busy) / len(busy):.0f} % busy in training" if busy else ""]
+    sections = _of_own_gpus([system, *(system.get("workers") or ())])
+    busy = [
+        both["mean"]
+        for one in sections
+        for name, both in ((one.get("phases") or {}).get("train") or {}).items()
+        if name.endswith(".utilization_percent")
+    ]
+    kinds = Counter(str(one["gpu"]) for one in sections if one.get("gpu"))
+    names = [name if len(sections) == 1 else f"{count} x ({name})" for name, count in kinds.items()]
+    parts = [" + ".join(names), f"{sum(busy) / len(busy):.0f} % busy in training" if busy else ""]
     for key, unit in (("energy_watt_hours", "Wh"), ("joules_per_image", "J an image")):
         parts.append(f"{system[key]:.3g} {unit}" if isinstance(system.get(key), int | float) else "")
     return ", ".join(part for part in parts if part)
