@@ -137,7 +137,7 @@ def sweep(photos: Path, weights: Path, epochs: int) -> dict[str, Callable[[], Me
                 ],
                 empty,
             )  # fmt: skip
-            records = [json.loads(path.read_text()) for path in Path(folder).glob("sweep/*/record.json")]
+            records = [json.loads(path.read_text()) for path in Path(folder).glob("sweep/**/record.json")]
         if len(records) != len(rates) * len(sizes):
             raise SystemExit(f"The sweep left {len(records)} records; expected {len(rates) * len(sizes)}.")
         return {
@@ -301,15 +301,21 @@ def facts(arguments: argparse.Namespace) -> dict:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("data", type=Path)
+    parser.add_argument("data", type=Path, nargs="?")
     parser.add_argument("--only", nargs="*", help="cases whose name contains one of these")
     parser.add_argument("--repeats", type=int, default=1)
     parser.add_argument("--epochs", type=int, default=10, help="epochs of the frozen cases")
     parser.add_argument("--save", action="store_true", help="write results.json")
+    parser.add_argument("--saved", action="store_true", help="measure nothing: the table of results.json")
     arguments = parser.parse_args()
     saved = json.loads(RESULTS.read_text()) if RESULTS.exists() else {}
     before = {name: case["contestants"] for name, case in saved.items()}
     results, screen = {}, Console(width=140)
+    if arguments.saved:
+        screen.print(show(before, {}))
+        return
+    if arguments.data is None or not arguments.data.is_dir():
+        parser.error(f"DATA is {arguments.data}; expected a folder that holds cats_dogs/, weights/ and mnist/.")
     for name, contestants in cases(arguments.data.resolve(), arguments.epochs).items():
         if arguments.only and not any(word in name for word in arguments.only):
             continue
