@@ -147,6 +147,10 @@ class SlurmCluster:
         assert told, errors
         return dict(word.split("=", 1) for word in told.split() if "=" in word)
 
+    def node_states(self) -> set[str]:
+        """The states of the nodes: `idle`, `completing`, ..."""
+        return set(self.said("sinfo", "--noheader", "--Node", "--format=%T").split())
+
     def wait(self, job: str, *states: str, seconds: float = 300) -> dict[str, str]:
         """The facts of a job once it is in one of `states`; without any, once it has ended."""
         wanted = states or ENDED
@@ -168,9 +172,11 @@ class SlurmCluster:
             return int(facts["Restarts"]) >= restarts and facts["JobState"] == "PENDING"
 
         wait_until(is_waiting, lambda: str(self.facts(job)), seconds=120)
-        # The two minutes are for this: a job whose last start has not been cleaned up fails.
+        # The two minutes are for this: a job whose last start has not been cleaned up fails. Each node forgets it when
+        # it is idle again, and refuses a new start whose credential is of the same second.
         wait_until(lambda: not self.tasks(job), lambda: str(self.tasks(job)))
-        time.sleep(0.5)
+        wait_until(lambda: self.node_states() == {"idle"}, lambda: str(self.node_states()))
+        time.sleep(2.0)
         self.said("scontrol", "update", f"JobId={job}", "StartTime=now")
         wait_until(lambda: self.facts(job)["JobState"] != "PENDING", lambda: str(self.facts(job)))
 
