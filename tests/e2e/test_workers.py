@@ -239,8 +239,8 @@ def test_each_worker_computes_its_share_of_the_features(runner, tmp_path):
 def test_the_devices_of_all_workers_are_in_record_and_page(script, nvml_stub, tmp_path):
     run, page = tmp_path / "run", tmp_path / "page.html"
     done = script(
-        "train.py", "strategy=multi_worker", "strategy.local_workers=2", *SMALL, "data.num_train=4000",
-        "tracker.system_metrics_gpus=all", "tracker.system_metrics_seconds=0.1", f"hydra.run.dir={run}",
+        "train.py", "strategy=multi_worker", "strategy.local_workers=2", *SMALL, f"hydra.run.dir={run}",
+        "tracker.system_metrics_gpus=all", "tracker.system_metrics_seconds=0.2",
         **nvml_stub.environment(gpus=2),
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
