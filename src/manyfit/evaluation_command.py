@@ -35,13 +35,14 @@ def run_command(arguments: Namespace, console: Console, peers: Peers | None = No
         return
     told = [evaluation.as_dict() for evaluation in evaluations]
     pairs, reasons = pairs_of(evaluations, arguments.seed)
+    other_losses = _other_losses(runs)
     if arguments.json and len(told) == 1:
         print(to_json(told[0]))
     elif arguments.json:
         print(to_json({"runs": told, "pairs": [pair.as_dict() for pair in pairs], "reasons": reasons}))
     else:
         console.print(*(evaluation_tables(told[0]) if len(told) == 1 else several_tables(told, pairs, reasons)))
-        for note in _other_losses(runs):
+        for note in other_losses:
             console.print(note, whole_lines=True)
     if arguments.html is None:
         return
@@ -50,7 +51,7 @@ def run_command(arguments: Namespace, console: Console, peers: Peers | None = No
         pairs,
         reasons,
         subtitle=f"Made {datetime.now(UTC).strftime('%Y-%m-%d %H:%M UTC')}, seed of the intervals {arguments.seed}",
-        notes=[*_notes(runs), *_other_losses(runs)],
+        notes=[*_notes(runs), *other_losses],
     )
     page.write(arguments.html)
     if not arguments.json:

@@ -152,8 +152,8 @@ def _sampled(
         energy = energy_of_all(sections)
     finally:
         section = sampler.section()
-        if peers.num_workers > 1:  # rank 0 speaks for all, or where it could not ask them, for none
-            section |= energy if interval is not None else {}
+        if peers.num_workers > 1 and interval is not None:  # rank 0 speaks for all, or where it could not ask, for none
+            section |= energy
         record.update("system", **section)
         known = {key: section[key] for key in ENERGIES if section.get(key) is not None}
         numbers = sampler.means() | known

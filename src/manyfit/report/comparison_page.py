@@ -110,7 +110,7 @@ def curves(page: Page, runs: Sequence[Run], styles: dict[str, Style]) -> None:
 def _metric_curves(runs: Sequence[Run]) -> list[tuple[str, str, str, str | None]]:
     """What was asked for with `metrics`, as it validates and as it trains."""
     return [
-        (f"{prefix}{name}", f"{kind} {metrics.spoken(name)}", metrics.spoken(name), None)
+        (f"{prefix}{name}", f"{kind} {metrics.in_words(name)}", metrics.in_words(name), None)
         for name in further_metrics(runs)
         for prefix, kind in (("val_", "Validation"), ("", "Training"))
     ]

@@ -9,7 +9,7 @@ from typing import Any
 
 from manyfit.report.page import Style
 from manyfit.report.runs import Run, further_metrics
-from manyfit.schema.metrics import spoken
+from manyfit.schema.metrics import in_words
 
 MAX_TITLE = 128
 EPOCH = "epoch/epoch"
@@ -128,7 +128,7 @@ def _sections(dashboard: Dashboard, runs: Sequence[Run]) -> dict[str, list[Any]]
 
     measured = {key for run in runs for row in run.epochs for key, value in row.items() if value is not None}
     metrics = [
-        (f"{kind} {spoken(name)}", f"{prefix}{name}", spoken(name))
+        (f"{kind} {in_words(name)}", f"{prefix}{name}", in_words(name))
         for name in further_metrics(runs)
         for prefix, kind in (("", "Training"), ("val_", "Validation"))
     ]

@@ -9,6 +9,7 @@ from rich.text import Text
 from manyfit.console import plural
 from manyfit.report.evaluation_pairs import Pair
 from manyfit.report.paired import BOOTSTRAP, MCNEMAR
+from manyfit.schema.metrics import in_words
 
 MOST_CLASSES_IN_MATRIX = 12
 MOST_CONFUSIONS_ON_SCREEN = 8
@@ -58,15 +59,6 @@ def examples_in_words(evaluation: Mapping[str, Any]) -> str:
 def values_of(evaluation: Mapping[str, Any]) -> dict[str, float]:
     """Every metric by its name: loss and accuracy first."""
     return {"loss": evaluation["loss"], "accuracy": evaluation["accuracy"], **evaluation["metrics"]}
-
-
-def in_words(name: str) -> str:
-    """The name of a metric as it is read.
-
-    >>> in_words("calibration_error"), in_words("top_3"), in_words("auc")
-    ('calibration error', 'top 3', 'AUC')
-    """
-    return {"auc": "AUC", "f1": "F1"}.get(name, name.replace("_", " "))
 
 
 def ends_in_words(ends: Sequence[float] | None, digits: int = 4) -> str:

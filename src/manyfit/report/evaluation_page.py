@@ -9,7 +9,6 @@ from manyfit.report.claims import Estimate
 from manyfit.report.evaluation import (
     ends_in_words,
     examples_in_words,
-    in_words,
     share_in_words,
     values_of,
 )
@@ -17,6 +16,7 @@ from manyfit.report.evaluation_calibration import calibration_section
 from manyfit.report.evaluation_pairs import Pair
 from manyfit.report.page import SHORTEST_NAME, Cell, Page, Style, cut, label
 from manyfit.report.paired import BOOTSTRAP, MCNEMAR
+from manyfit.schema.metrics import in_words
 
 MOST_NUMBERS_IN_MATRIX = 12
 """Classes up to which the cells of the matrix have numbers."""

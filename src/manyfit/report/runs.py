@@ -120,9 +120,14 @@ class Run:
         return len(self.devices) * int(number(self.record["strategy"].get("num_workers")) or 1)
 
     @property
+    def samples_by_rank(self) -> dict[int, tuple[Mapping[str, Any], ...]]:
+        """The samples of every worker, rank 0 first."""
+        return {0: self.samples, **self.worker_samples}
+
+    @property
     def gpu_names(self) -> tuple[str, ...]:
         """The kinds of its GPUs, as far as its samples say."""
-        sampled = (sample for samples in (self.samples, *self.worker_samples.values()) for sample in samples)
+        sampled = (sample for samples in self.samples_by_rank.values() for sample in samples)
         found = {str(gpu["name"]) for sample in sampled for gpu in sample["gpus"] if gpu.get("name")}
         return tuple(sorted(found))
 
@@ -157,9 +162,9 @@ class Run:
         if not self.samples:
             return {}
         seen = self.examples_seen[-1] if self.epochs else None
-        found = [_section_of(samples, seen) for samples in (self.samples, *self.worker_samples.values())]
-        workers = [{"rank": rank, **one} for rank, one in zip(self.worker_samples, found[1:], strict=True)]
-        return {**found[0], **energy_of_all(found), "workers": workers}
+        found = {rank: _section_of(samples, seen) for rank, samples in self.samples_by_rank.items()}
+        workers = [{"rank": rank, **found[rank]} for rank in self.worker_samples]
+        return {**found[0], **energy_of_all(list(found.values())), "workers": workers}
 
     @property
     def examples_per_step(self) -> int | None:

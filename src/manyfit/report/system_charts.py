@@ -172,9 +172,7 @@ def _label(run: Run, gpus: str) -> str:
 
 
 def _gpus(run: Run, lines: Sequence[Any]) -> str:
-    count = sum(
-        max(len(sample["gpus"]) for sample in samples) for samples in (run.samples, *run.worker_samples.values())
-    )
+    count = sum(max(len(sample["gpus"]) for sample in samples) for samples in run.samples_by_rank.values())
     return f"mean of {count} GPUs" if len(lines) < count else plural(count, "GPU")
 
 
@@ -193,7 +191,7 @@ Line = tuple[str, list[float], list[float | None]]
 def _lines(run: Run, metric: str, factor: float, of_gpu: bool, mean: bool) -> list[Line]:
     """The lines of a run: one, or one a GPU, or the mean over these; lines without a value are left out."""
     found: dict[str, list[tuple[float, float | None]]] = {}
-    workers = {0: run.samples, **run.worker_samples}
+    workers = run.samples_by_rank
     hosts: dict[str, int] = {}  # workers of one machine see the same of it
     for rank, samples in workers.items():
         of_worker = f"rank {rank}" if len(workers) > 1 else ""

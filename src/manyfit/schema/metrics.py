@@ -30,13 +30,13 @@ def falls(name: str) -> bool:
     return "loss" in name or name.endswith("calibration_error")
 
 
-def spoken(name: str) -> str:
-    """The name of a metric in a title.
+def in_words(name: str) -> str:
+    """The name of a metric as it is read.
 
-    >>> spoken("auc"), spoken("top_3"), spoken("calibration_error")
-    ('AUC', 'top 3', 'calibration error')
+    >>> in_words("calibration_error"), in_words("top_3"), in_words("auc")
+    ('calibration error', 'top 3', 'AUC')
     """
-    return name.upper() if name in ("auc", "f1") else name.replace("_", " ")
+    return {"auc": "AUC", "f1": "F1"}.get(name, name.replace("_", " "))
 
 
 def names(words: Iterable[str]) -> list[str]:
